@@ -1,0 +1,1 @@
+//! One space's durable store: admission, waves, lease, reads, queries.

@@ -1,0 +1,1 @@
+//! Sessions, watches, filtered push, access control, transport.

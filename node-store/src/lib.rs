@@ -1,0 +1,1 @@
+//! The node's own layered, typed column-family store.

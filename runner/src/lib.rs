@@ -1,0 +1,1 @@
+//! Reactive runtime: cells, transactions, replica, scheduler, speculation.

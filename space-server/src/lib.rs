@@ -1,0 +1,1 @@
+//! Executor host, wave loop and the space-server binary.

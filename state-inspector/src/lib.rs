@@ -1,0 +1,1 @@
+//! Read-only lenses over space stores and the node store.

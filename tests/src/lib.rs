@@ -1,0 +1,1 @@
+//! Scenario, model and vector tests over the whole system.
