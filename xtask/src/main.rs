@@ -1,1 +1,44 @@
-fn main() {}
+//! Workspace chores. `cargo xtask lint` keeps the project's own laws; the other commands run what is too
+//! long or too particular for `cargo test`.
+
+mod lint;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Command line of `cargo xtask`.
+#[derive(Parser)]
+#[command(name = "xtask", about = "Workspace chores")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Check the laws that the compiler cannot: crate graph, one scope-key definition, forbidden identifiers of
+    /// the serving loop, module documentation, pinned protocol hash. Prints a file-size report.
+    Lint,
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().command {
+        Command::Lint => lint::run(&workspace_root()),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The workspace root: the parent of this crate's directory.
+fn workspace_root() -> PathBuf {
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    here.parent().map(PathBuf::from).unwrap_or(here)
+}
