@@ -47,7 +47,10 @@ impl JsString {
     pub fn to_string_lossy(&self) -> Cow<'_, str> {
         match &self.0 {
             Repr::Utf8(text) => Cow::Borrowed(text.as_str()),
-            Repr::Wtf8(_) => Cow::Owned(char::decode_utf16(self.encode_utf16()).map(|r| r.unwrap_or('\u{FFFD}')).collect()),
+            Repr::Wtf8(_) => {
+                let points = char::decode_utf16(self.encode_utf16());
+                Cow::Owned(points.map(|point| point.unwrap_or('\u{FFFD}')).collect())
+            }
         }
     }
 
@@ -78,11 +81,16 @@ impl JsString {
             match unit {
                 Ok(c) => bytes.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
                 Err(lone) => {
-                    let u = u32::from(lone.unpaired_surrogate());
-                    bytes.extend_from_slice(&[0xE0 | (u >> 12) as u8, 0x80 | ((u >> 6) & 0x3F) as u8, 0x80 | (u & 0x3F) as u8]);
+                    bytes.extend_from_slice(&surrogate_bytes(lone.unpaired_surrogate()));
                 }
             }
         }
+        JsString::from_wtf8(bytes)
+    }
+
+    /// Wraps WTF-8 bytes that hold at least one unpaired surrogate. Invariant of the caller: surrogates that form a
+    /// pair have been joined.
+    pub(crate) fn from_wtf8(bytes: Vec<u8>) -> JsString {
         JsString(Repr::Wtf8(bytes.into()))
     }
 
@@ -90,6 +98,16 @@ impl JsString {
     pub fn is_empty(&self) -> bool {
         self.as_bytes().is_empty()
     }
+}
+
+/// The generalised UTF-8 form of a surrogate code unit.
+pub(crate) fn surrogate_bytes(unit: u16) -> [u8; 3] {
+    let unit = u32::from(unit);
+    [
+        0xE0 | (unit >> 12) as u8,
+        0x80 | ((unit >> 6) & 0x3F) as u8,
+        0x80 | (unit & 0x3F) as u8,
+    ]
 }
 
 /// Invariant of the caller: `bytes` is WTF-8 made by [`JsString::from_utf16`].
@@ -107,7 +125,9 @@ fn wtf8_to_utf16(bytes: &[u8]) -> Vec<u16> {
         match std::str::from_utf8(head) {
             Ok(text) => units.extend(text.encode_utf16()),
             Err(_) => units.push(
-                (u16::from(head[0] & 0x0F) << 12) | (u16::from(head[1] & 0x3F) << 6) | u16::from(head[2] & 0x3F),
+                (u16::from(head[0] & 0x0F) << 12)
+                    | (u16::from(head[1] & 0x3F) << 6)
+                    | u16::from(head[2] & 0x3F),
             ),
         }
         rest = tail;

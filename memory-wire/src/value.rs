@@ -210,7 +210,8 @@ impl Object {
 
     fn position(&self, key: &[u8]) -> Result<usize, usize> {
         let rank = index_rank(key);
-        self.0.binary_search_by(|(k, _)| ranked_order(index_rank(k.as_bytes()), k.as_bytes(), rank, key))
+        self.0
+            .binary_search_by(|(k, _)| ranked_order(index_rank(k.as_bytes()), k.as_bytes(), rank, key))
     }
 }
 
@@ -222,7 +223,12 @@ impl<K: Into<Key>, V: Into<Value>> FromIterator<(K, V)> for Object {
 
 /// Canonical order of object keys (WIRE-303).
 pub fn key_order(a: &Key, b: &Key) -> std::cmp::Ordering {
-    ranked_order(index_rank(a.as_bytes()), a.as_bytes(), index_rank(b.as_bytes()), b.as_bytes())
+    ranked_order(
+        index_rank(a.as_bytes()),
+        a.as_bytes(),
+        index_rank(b.as_bytes()),
+        b.as_bytes(),
+    )
 }
 
 fn ranked_order(ra: Option<u32>, a: &[u8], rb: Option<u32>, b: &[u8]) -> std::cmp::Ordering {
@@ -518,7 +524,9 @@ impl Value {
     /// The number as a sequence number or counter: a non-negative integer ≤ 2⁵³−1 (WIRE-002).
     pub fn as_u64(&self) -> Option<u64> {
         match self {
-            Value::Number(n) if *n >= 0.0 && *n <= 9_007_199_254_740_991.0 && n.fract() == 0.0 => Some(*n as u64),
+            Value::Number(n) if *n >= 0.0 && *n <= 9_007_199_254_740_991.0 && n.fract() == 0.0 => {
+                Some(*n as u64)
+            }
             _ => None,
         }
     }
@@ -635,13 +643,20 @@ mod tests {
         let keys = ["4294967295", "a", "01", "-1", "10", "9", "4294967294", "0"];
         let object: Object = keys.iter().map(|k| (*k, 1)).collect();
         let order: Vec<String> = object.iter().map(|(k, _)| k.to_string()).collect();
-        assert_eq!(order, ["0", "9", "10", "4294967294", "-1", "01", "4294967295", "a"]);
+        assert_eq!(
+            order,
+            ["0", "9", "10", "4294967294", "-1", "01", "4294967295", "a"]
+        );
         assert!(keys.iter().all(|k| object.contains_key(k)));
     }
 
     #[test]
     fn wire_304_last_duplicate_wins() {
-        let object = Object::from_entries(vec![("b".into(), 1.into()), ("a".into(), 2.into()), ("b".into(), 3.into())]);
+        let object = Object::from_entries(vec![
+            ("b".into(), 1.into()),
+            ("a".into(), 2.into()),
+            ("b".into(), 3.into()),
+        ]);
         assert_eq!(object.get("b").and_then(Value::as_f64), Some(3.0));
         assert_eq!(object.len(), 2);
     }
@@ -664,7 +679,9 @@ mod tests {
             object.insert("q", 1);
         }
         assert!(a.member("q").is_none() && b.member("q").is_some());
-        let (Some(Value::Object(xa)), Some(Value::Object(xb))) = (a.member("x"), b.member("x")) else { panic!() };
+        let (Some(Value::Object(xa)), Some(Value::Object(xb))) = (a.member("x"), b.member("x")) else {
+            panic!()
+        };
         assert!(xa.ptr_eq(xb));
     }
 }

@@ -1,1 +1,32 @@
-//! (being written)
+//! The text codec of the value model (WIRE-302…314): `fvj1:` plus canonical JSON with tagged forms. The same text
+//! is used for socket frames, stored value columns and stored commits; encoding is byte-identical to the
+//! reference because its bytes are compared and hashed. Neither direction recurses.
+
+pub(crate) mod base64;
+mod decode;
+mod encode;
+mod json_lexer;
+mod quoting;
+mod regexp;
+mod special;
+mod tagged;
+
+pub use decode::{DecodeError, DecodeReason, decode, decode_body};
+pub use encode::{EncodeError, encode, encode_into};
+pub(crate) use special::{Field, State, nested_state};
+
+use crate::value::Key;
+
+/// The exact prefix of an encoded value.
+pub const PREFIX: &str = "fvj1:";
+
+/// Deepest nesting of containers in an encoded text (WIRE-312); both directions refuse more.
+pub const MAX_DEPTH: usize = 2048;
+
+/// Most hole slots one text may claim in total (WIRE-314); both directions refuse more.
+pub const MAX_HOLES: u64 = 1_000_000;
+
+/// Keys that no object may hold (WIRE-309).
+fn is_unsafe_key(key: &Key) -> bool {
+    matches!(key.as_bytes(), b"__proto__" | b"constructor")
+}

@@ -1,0 +1,184 @@
+//! Which objects with `/`-keys can be written literally (WIRE-309). An object is quotable when everything below it
+//! is plain JSON: no hole, no special number, nothing tagged.
+//!
+//! The answer for an object depends on its whole subtree, and such objects nest; the plan judges a subtree in
+//! one walk and lists the answers in the order in which the encoder meets the objects.
+
+use super::special::{Field, State, nested_state};
+use crate::value::{Key, Object, SlotRef, Slots, Value};
+
+/// The answer for one object with `/`-keys.
+struct Answer {
+    quotable: bool,
+    /// Index of the first answer after this object's subtree.
+    after: usize,
+}
+
+/// Answers for the objects with `/`-keys of one subtree, consumed as the encoder meets them.
+#[derive(Default)]
+pub(super) struct QuotePlan {
+    answers: Vec<Answer>,
+    at: usize,
+}
+
+impl QuotePlan {
+    /// The answer for the object that the encoder has just met. When it may be quoted, the answers for the objects
+    /// inside it are skipped, since literal content is not asked about.
+    pub(super) fn next_is_quotable(&mut self, members: MembersRef<'_, '_>) -> bool {
+        if self.at == self.answers.len() {
+            self.answers.clear();
+            self.at = 0;
+            judge(members, &mut self.answers);
+        }
+        let answer = &self.answers[self.at];
+        self.at = if answer.quotable {
+            answer.after
+        } else {
+            self.at + 1
+        };
+        answer.quotable
+    }
+}
+
+/// The members of the object asked about.
+#[derive(Clone, Copy)]
+pub(super) enum MembersRef<'r, 'v> {
+    /// A plain object.
+    Object(&'v Object),
+    /// The state of a rare kind.
+    Fields(&'r [(Key, Field<'v>)]),
+}
+
+/// True when an object with these members must be escaped.
+pub(super) fn has_slash_key<'k>(mut keys: impl Iterator<Item = &'k Key>) -> bool {
+    keys.any(|key| key.as_bytes().first() == Some(&b'/'))
+}
+
+enum Open<'v> {
+    Array(Slots<'v>),
+    Entries(std::slice::Iter<'v, (Key, Value)>),
+    Fields(std::vec::IntoIter<(Key, Field<'v>)>),
+}
+
+/// A container under way, with the index of its answer when it has `/`-keys.
+struct Frame<'v> {
+    open: Open<'v>,
+    answer: Option<usize>,
+}
+
+#[derive(Default)]
+struct Walk<'v> {
+    frames: Vec<Frame<'v>>,
+    /// Indexes of the answers of the objects on the way down to here.
+    asked: Vec<usize>,
+}
+
+fn judge(root: MembersRef<'_, '_>, answers: &mut Vec<Answer>) {
+    let mut walk = Walk::default();
+    match root {
+        MembersRef::Object(object) => walk.enter_object(object, answers),
+        MembersRef::Fields(fields) => walk.enter_fields(fields.to_vec(), answers),
+    }
+    while let Some(frame) = walk.frames.last_mut() {
+        let next = match &mut frame.open {
+            Open::Array(slots) => match slots.next() {
+                Some(SlotRef::Value(value)) => Some(value),
+                Some(SlotRef::Holes(_)) => {
+                    walk.refuse(answers);
+                    continue;
+                }
+                None => None,
+            },
+            Open::Entries(entries) => entries.next().map(|(_, value)| value),
+            Open::Fields(fields) => match fields.next() {
+                Some((_, Field::Value(value))) => Some(value),
+                Some((_, Field::Text(_))) => continue,
+                None => None,
+            },
+        };
+        match next {
+            Some(value) => walk.enter(value, answers),
+            None => {
+                if let Some(answer) = frame.answer {
+                    answers[answer].after = answers.len();
+                    walk.asked.pop();
+                }
+                walk.frames.pop();
+            }
+        }
+    }
+}
+
+impl<'v> Walk<'v> {
+    fn enter(&mut self, mut value: &'v Value, answers: &mut Vec<Answer>) {
+        loop {
+            match value {
+                Value::Null | Value::Bool(_) | Value::String(_) => return,
+                Value::Number(n) if n.is_finite() && (*n != 0.0 || n.is_sign_positive()) => return,
+                Value::Number(_)
+                | Value::Undefined
+                | Value::BigInt(_)
+                | Value::Symbol(_)
+                | Value::Bytes(_) => {
+                    return self.refuse(answers);
+                }
+                Value::Array(array) => {
+                    return self.frames.push(Frame {
+                        open: Open::Array(array.slots()),
+                        answer: None,
+                    });
+                }
+                Value::Object(object) => return self.enter_object(object, answers),
+                Value::Special(special) => {
+                    self.refuse(answers);
+                    match nested_state(special) {
+                        None => return,
+                        Some((_, State::Value(state))) => value = state,
+                        Some((_, State::Object(state))) => return self.enter_object(state, answers),
+                        Some((_, State::Fields(fields))) => return self.enter_fields(fields, answers),
+                    }
+                }
+            }
+        }
+    }
+
+    fn enter_object(&mut self, object: &'v Object, answers: &mut Vec<Answer>) {
+        let answer = self.ask(has_slash_key(object.iter().map(|(key, _)| key)), answers);
+        self.frames.push(Frame {
+            open: Open::Entries(object.entries().iter()),
+            answer,
+        });
+    }
+
+    fn enter_fields(&mut self, fields: Vec<(Key, Field<'v>)>, answers: &mut Vec<Answer>) {
+        let answer = self.ask(has_slash_key(fields.iter().map(|(key, _)| key)), answers);
+        self.frames.push(Frame {
+            open: Open::Fields(fields.into_iter()),
+            answer,
+        });
+    }
+
+    fn ask(&mut self, slash: bool, answers: &mut Vec<Answer>) -> Option<usize> {
+        if !slash {
+            return None;
+        }
+        let index = answers.len();
+        answers.push(Answer {
+            quotable: true,
+            after: index + 1,
+        });
+        self.asked.push(index);
+        Some(index)
+    }
+
+    /// Something here is not plain JSON: no object around it may be quoted. Stops at the first one already refused,
+    /// because everything around that one is refused too.
+    fn refuse(&mut self, answers: &mut [Answer]) {
+        for &index in self.asked.iter().rev() {
+            if !answers[index].quotable {
+                break;
+            }
+            answers[index].quotable = false;
+        }
+    }
+}
