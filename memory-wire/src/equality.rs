@@ -1,6 +1,8 @@
 //! Equality of the value model (WIRE-313): primitives by same-value, everything else by equal canonical hash and
 //! same kind. Looks at structure first and hashes only where structure cannot decide. Does not recurse.
 
+use std::sync::Arc;
+
 use crate::hash::hash_value;
 use crate::js_string::JsString;
 use crate::value::{Object, SlotRef, Value};
@@ -64,7 +66,7 @@ fn structurally_equal(a: &Value, b: &Value) -> Option<bool> {
                 true
             }
             (Value::Special(a), Value::Special(b)) => {
-                undecided |= !std::sync::Arc::ptr_eq(a, b);
+                undecided |= !Arc::ptr_eq(a, b);
                 true
             }
             _ => false,
@@ -94,8 +96,6 @@ fn same_keys(a: &Object, b: &Object) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::value;
     use crate::value::Special;

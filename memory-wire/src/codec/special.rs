@@ -1,7 +1,8 @@
 //! The state behind a tagged form: what a rare kind looks like as a plain value (WIRE-305, WIRE-306). Shared by the
 //! encoder, which writes the state, and by the hash, which digests it.
 
-use crate::equality::value_equal;
+use std::sync::Arc;
+
 use crate::js_string::JsString;
 use crate::value::{ErrorValue, Key, Object, Special, Value, key_order};
 
@@ -51,7 +52,7 @@ pub(super) const ERROR_SLOTS: [&str; 5] = ["cause", "message", "name", "stack", 
 
 /// A name equal to the type is written as null; an undefined stack or cause is left out (WIRE-306).
 fn error_fields(error: &ErrorValue) -> Vec<(Key, Field<'_>)> {
-    let name = if value_equal(&error.name, &error.kind) {
+    let name = if is_same(&error.name, &error.kind) {
         &Value::Null
     } else {
         &error.name
@@ -76,4 +77,22 @@ fn error_fields(error: &ErrorValue) -> Vec<(Key, Field<'_>)> {
     fields.extend(extras.map(|(key, value)| (key.clone(), Field::Value(value))));
     fields.sort_by(|a, b| key_order(&a.0, &b.0));
     fields
+}
+
+/// Sameness as the reference sees it when it compares a name with a type: flat values by value, containers only when
+/// they are one object. Containers here are an oddity of untyped slots; comparing their content would let nested
+/// errors cost exponential time.
+fn is_same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::String(a), Value::String(b)) | (Value::Symbol(a), Value::Symbol(b)) => a == b,
+        (Value::Undefined, Value::Undefined) | (Value::Null, Value::Null) => true,
+        (Value::Bool(a), Value::Bool(b)) => a == b,
+        (Value::Number(a), Value::Number(b)) => a == b,
+        (Value::BigInt(a), Value::BigInt(b)) => a == b,
+        (Value::Bytes(a), Value::Bytes(b)) => Arc::ptr_eq(a, b),
+        (Value::Array(a), Value::Array(b)) => a.ptr_eq(b),
+        (Value::Object(a), Value::Object(b)) => a.ptr_eq(b),
+        (Value::Special(a), Value::Special(b)) => Arc::ptr_eq(a, b),
+        _ => false,
+    }
 }
