@@ -101,13 +101,25 @@ macro_rules! string_id {
                 f.write_str(&self.0)
             }
         }
+    };
+}
 
-        impl fmt::Debug for $name {
+macro_rules! shown_in_debug {
+    ($($name:ident),*) => {
+        $(impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "{}({:?})", stringify!($name), self.0.as_str())
             }
-        }
+        })*
     };
+}
+
+shown_in_debug!(Did, SpaceId, SessionId, EntityId, BranchName, EventId, RequestId);
+
+impl fmt::Debug for SessionToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SessionToken(…)")
+    }
 }
 
 string_id! {
@@ -124,8 +136,7 @@ string_id! {
     SessionId
 }
 string_id! {
-    /// The opaque secret that lets a client resume its session. Its `Debug` output is redacted by the types
-    /// that hold it in logs; treat the text as a credential.
+    /// The opaque secret that lets a client resume its session: a credential, so `Debug` does not show it.
     SessionToken
 }
 string_id! {
