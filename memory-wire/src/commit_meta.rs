@@ -29,7 +29,9 @@ impl CommitClass {
 
     /// The class spelled `text`; the set is closed.
     pub fn from_name(text: &str) -> Option<CommitClass> {
-        [CommitClass::Authored, CommitClass::Derived, CommitClass::System].into_iter().find(|c| c.as_str() == text)
+        [CommitClass::Authored, CommitClass::Derived, CommitClass::System]
+            .into_iter()
+            .find(|c| c.as_str() == text)
     }
 }
 
@@ -128,7 +130,10 @@ mod tests {
     #[test]
     fn wire_902_capability_references_round_trip() {
         for text in ["stream-append:of:x", "event-consequence:e:1", "demanded-run:r"] {
-            assert_eq!(CapabilityRef::parse(text).map(|r| r.to_string()).as_deref(), Some(text));
+            assert_eq!(
+                CapabilityRef::parse(text).map(|r| r.to_string()).as_deref(),
+                Some(text)
+            );
         }
         assert_eq!(CapabilityRef::parse("root:x"), None);
     }

@@ -193,9 +193,12 @@ impl FailedPrecondition {
 
     /// The precondition spelled `text`.
     pub fn from_name(text: &str) -> Option<FailedPrecondition> {
-        [FailedPrecondition::OriginCommitted, FailedPrecondition::ReceiptExists]
-            .into_iter()
-            .find(|precondition| precondition.as_str() == text)
+        [
+            FailedPrecondition::OriginCommitted,
+            FailedPrecondition::ReceiptExists,
+        ]
+        .into_iter()
+        .find(|precondition| precondition.as_str() == text)
     }
 }
 
@@ -219,7 +222,13 @@ pub struct WireError {
 impl WireError {
     /// An error without optional fields.
     pub fn new(name: ErrorName, message: impl Into<String>) -> WireError {
-        WireError { name, message: message.into(), precondition: None, retry_after_seq: None, retriable: false }
+        WireError {
+            name,
+            message: message.into(),
+            precondition: None,
+            retry_after_seq: None,
+            retriable: false,
+        }
     }
 
     /// `ProtocolError`: a refusal no retry can change.
@@ -254,12 +263,18 @@ impl WireError {
 
     /// `ConflictError`, to be retried once the session has seen `retry_after_seq`.
     pub fn conflict(message: impl Into<String>, retry_after_seq: u64) -> WireError {
-        WireError { retry_after_seq: Some(retry_after_seq), ..WireError::new(ErrorName::Conflict, message) }
+        WireError {
+            retry_after_seq: Some(retry_after_seq),
+            ..WireError::new(ErrorName::Conflict, message)
+        }
     }
 
     /// `PreconditionFailedError` naming what failed.
     pub fn precondition_failed(message: impl Into<String>, failed: FailedPrecondition) -> WireError {
-        WireError { precondition: Some(failed), ..WireError::new(ErrorName::PreconditionFailed, message) }
+        WireError {
+            precondition: Some(failed),
+            ..WireError::new(ErrorName::PreconditionFailed, message)
+        }
     }
 
     /// The answer to a frame that is no message (WIRE-704).
@@ -294,8 +309,12 @@ impl WireError {
     /// Reads the `error` member of a response; `None` when name or message is not a string. A name outside the
     /// list is what WIRE-766 says it is to a client, a `TransactionError`; its text is kept in the message.
     pub fn from_value(value: &Value) -> Option<WireError> {
-        let Some(Value::String(name)) = value.member("name") else { return None };
-        let Some(Value::String(message)) = value.member("message") else { return None };
+        let Some(Value::String(name)) = value.member("name") else {
+            return None;
+        };
+        let Some(Value::String(message)) = value.member("message") else {
+            return None;
+        };
         let (listed, message) = match name.as_str().and_then(ErrorName::from_name) {
             Some(listed) => (listed, message.to_string()),
             None => (ErrorName::Transaction, format!("{name}: {message}")),
@@ -303,7 +322,10 @@ impl WireError {
         Some(WireError {
             name: listed,
             message,
-            precondition: value.member("precondition").and_then(Value::as_str).and_then(FailedPrecondition::from_name),
+            precondition: value
+                .member("precondition")
+                .and_then(Value::as_str)
+                .and_then(FailedPrecondition::from_name),
             retry_after_seq: value.member("retryAfterSeq").and_then(Value::as_u64),
             retriable: value.member("retriable").and_then(Value::as_bool) == Some(true),
         })
@@ -327,7 +349,10 @@ mod tests {
     fn wire_766_errors_survive_a_round_trip() {
         let errors = [
             WireError::conflict("stale confirmed read: of:a at seq 1 conflicted with seq 2", 2),
-            WireError::precondition_failed("origin commit not committed: localSeq 3", FailedPrecondition::OriginCommitted),
+            WireError::precondition_failed(
+                "origin commit not committed: localSeq 3",
+                FailedPrecondition::OriginCommitted,
+            ),
             WireError::authorization("memory session.open challenge expired").retriable(),
             WireError::invalid_message(),
         ];

@@ -1,1 +1,240 @@
-//! (being written)
+//! The sync schema table (WIRE-770) and the reserved references it uses (WIRE-771): link schemas inside a frame's
+//! documents are replaced by hashes, and the schemas travel once beside them. Used by the server when it encodes
+//! documents, by the client when it reads frames, by admission to keep references out of storage.
+
+use std::collections::BTreeMap;
+
+use smol_str::SmolStr;
+
+use crate::hash::tagged_hash;
+use crate::link::{Regime, link_payload, link_value};
+use crate::message::{SessionSync, UpsertContent};
+use crate::value::{Array, Object, Slot, SlotRef, Value};
+
+/// Prefix of a reference into a frame's own table.
+pub const SCHEMA_REF_PREFIX: &str = "schema-ref@2:";
+/// Prefix reserved for references into a schema store.
+pub const SCHEMA_CAS_PREFIX: &str = "schema-cas@1:";
+
+/// Schemas interned so far, by tagged hash.
+#[derive(Clone, Debug, Default)]
+pub struct SchemaTable(BTreeMap<SmolStr, Value>);
+
+impl SchemaTable {
+    /// The schemas in ascending order of their hashes.
+    pub fn entries(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.0.iter().map(|(hash, schema)| (hash.as_str(), schema))
+    }
+
+    /// True when nothing was interned.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The frame's `schemaTable` member.
+    pub fn to_object(&self) -> Object {
+        self.0
+            .iter()
+            .map(|(hash, schema)| (hash.clone(), schema.clone()))
+            .collect()
+    }
+
+    fn intern(&mut self, schema: &Value) -> Value {
+        let hash = SmolStr::from(tagged_hash(schema));
+        let reference = format!("{SCHEMA_REF_PREFIX}{hash}");
+        self.0.entry(hash).or_insert_with(|| schema.clone());
+        Value::from(reference)
+    }
+}
+
+/// Why a frame could not be expanded: a protocol failure of the server that sent it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SchemaTableError {
+    /// A reference without an entry.
+    #[error("sync frame refers to schema {0}, which its table does not hold")]
+    MissingEntry(String),
+    /// An entry whose schema does not hash to its key.
+    #[error("sync frame's schema table entry {0} does not verify")]
+    HashMismatch(String),
+    /// A reserved reference where the table does not reach.
+    #[error("sync frame leaves the reserved schema reference {0} unresolved")]
+    Unresolved(String),
+}
+
+/// Interns the link schemas of every document of a frame. A frame that already has a table is left as it is.
+pub fn compress(sync: &SessionSync, regime: Regime) -> SessionSync {
+    let mut compressed = sync.clone();
+    if compressed.schema_table.is_some() {
+        return compressed;
+    }
+    let mut table = SchemaTable::default();
+    for upsert in &mut compressed.upserts {
+        if let UpsertContent::Doc(document) = &mut upsert.content {
+            *document = compress_document(document, regime, &mut table);
+        }
+    }
+    compressed.schema_table = (!table.is_empty()).then(|| table.to_object());
+    compressed
+}
+
+/// The inverse of [`compress`]; every reference has to resolve and every used entry to verify.
+pub fn expand(mut sync: SessionSync, regime: Regime) -> Result<SessionSync, SchemaTableError> {
+    let table = sync.schema_table.take().unwrap_or_default();
+    let mut verified: BTreeMap<SmolStr, Value> = BTreeMap::new();
+    for upsert in &mut sync.upserts {
+        let UpsertContent::Doc(document) = &mut upsert.content else {
+            continue;
+        };
+        let expanded = rewrite_links(document, regime, &mut |schema| {
+            let Some(hash) = schema
+                .as_str()
+                .and_then(|text| text.strip_prefix(SCHEMA_REF_PREFIX))
+            else {
+                return Ok(None);
+            };
+            if let Some(schema) = verified.get(hash) {
+                return Ok(Some(schema.clone()));
+            }
+            let schema = table
+                .get(hash)
+                .ok_or_else(|| SchemaTableError::MissingEntry(hash.to_owned()))?;
+            if tagged_hash(schema) != hash {
+                return Err(SchemaTableError::HashMismatch(hash.to_owned()));
+            }
+            verified.insert(SmolStr::new(hash), schema.clone());
+            Ok(Some(schema.clone()))
+        })?;
+        if let Some(expanded) = expanded {
+            *document = expanded;
+        }
+        if let Some(reference) = find_reserved_reference(document, regime) {
+            return Err(SchemaTableError::Unresolved(reference));
+        }
+    }
+    Ok(sync)
+}
+
+/// One document with its link schemas interned into `table`; the very same value when it has none.
+pub fn compress_document(document: &Value, regime: Regime, table: &mut SchemaTable) -> Value {
+    let rewritten = rewrite_links(document, regime, &mut |schema| {
+        let interned = match schema {
+            Value::Bool(_) => true,
+            Value::Object(object) => !is_schema_document_ref(object),
+            _ => false,
+        };
+        Ok::<_, std::convert::Infallible>(interned.then(|| table.intern(schema)))
+    });
+    let Ok(rewritten) = rewritten;
+    rewritten.unwrap_or_else(|| document.clone())
+}
+
+/// Exactly `{"$ref": "cid:…"}`: already as small as a reference.
+fn is_schema_document_ref(schema: &Object) -> bool {
+    match schema.entries() {
+        [(key, Value::String(target))] => *key == "$ref" && target.as_bytes().starts_with(b"cid:"),
+        _ => false,
+    }
+}
+
+/// Rewrites the `schema` of every link of a document; `None` when nothing changed, so that untouched parts stay
+/// shared. Arrays, plain objects and link payloads are walked; a link's schema and the inside of tagged values are
+/// not. Documents are at most [`crate::codec::MAX_DEPTH`] deep, which bounds the recursion.
+fn rewrite_links<E>(
+    value: &Value,
+    regime: Regime,
+    rewrite: &mut impl FnMut(&Value) -> Result<Option<Value>, E>,
+) -> Result<Option<Value>, E> {
+    if let Some(payload) = link_payload(value, regime).and_then(|link| link.as_object()) {
+        let mut changed: Option<Object> = None;
+        for (key, member) in payload.iter() {
+            let rewritten = if *key == "schema" {
+                rewrite(member)?
+            } else {
+                rewrite_links(member, regime, rewrite)?
+            };
+            if let Some(rewritten) = rewritten {
+                changed
+                    .get_or_insert_with(|| payload.clone())
+                    .insert(key.clone(), rewritten);
+            }
+        }
+        // A rewritten link loses the siblings of `link@1` in its envelope, as in the reference.
+        return Ok(changed.map(|payload| link_value(payload, regime)));
+    }
+    match value {
+        Value::Object(object) => {
+            let mut changed: Option<Object> = None;
+            for (key, member) in object.iter() {
+                if let Some(rewritten) = rewrite_links(member, regime, rewrite)? {
+                    changed
+                        .get_or_insert_with(|| object.clone())
+                        .insert(key.clone(), rewritten);
+                }
+            }
+            Ok(changed.map(Value::Object))
+        }
+        Value::Array(array) => {
+            let mut rewritten = Vec::new();
+            for (at, element) in array.elements() {
+                if let Some(element) = rewrite_links(element, regime, rewrite)? {
+                    rewritten.push((at, element));
+                }
+            }
+            Ok((!rewritten.is_empty()).then(|| Value::Array(with_elements(array, rewritten))))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The array with some present elements, ascending by index, replaced.
+fn with_elements(array: &Array, replaced: Vec<(usize, Value)>) -> Array {
+    let mut replaced = replaced.into_iter().peekable();
+    let mut at = 0usize;
+    let slots = array
+        .slots()
+        .map(|slot| match slot {
+            SlotRef::Holes(n) => {
+                at += n as usize;
+                Slot::Holes(n)
+            }
+            SlotRef::Value(old) => {
+                let new = replaced.next_if(|(index, _)| *index == at).map(|(_, new)| new);
+                at += 1;
+                Slot::Value(new.unwrap_or_else(|| old.clone()))
+            }
+        })
+        .collect();
+    Array::from_slots(slots).expect("replacing elements keeps the length")
+}
+
+/// The first reserved reference at a position where none may be stored (WIRE-771): a link's `schema`, or an
+/// `$alias` record's `schema`, which is also searched as data.
+pub fn find_reserved_reference(value: &Value, regime: Regime) -> Option<String> {
+    let reserved = |schema: &Value| {
+        let text = schema.as_str()?;
+        (text.starts_with(SCHEMA_REF_PREFIX) || text.starts_with(SCHEMA_CAS_PREFIX)).then(|| text.to_owned())
+    };
+    if let Some(payload) = link_payload(value, regime).and_then(|link| link.as_object()) {
+        return payload.iter().find_map(|(key, member)| match *key == "schema" {
+            true => reserved(member),
+            false => find_reserved_reference(member, regime),
+        });
+    }
+    match value {
+        Value::Object(object) => {
+            let alias = object
+                .get("$alias")
+                .and_then(|alias| alias.member("schema"))
+                .and_then(reserved);
+            alias.or_else(|| {
+                object
+                    .iter()
+                    .find_map(|(_, member)| find_reserved_reference(member, regime))
+            })
+        }
+        Value::Array(array) => array
+            .elements()
+            .find_map(|(_, element)| find_reserved_reference(element, regime)),
+        _ => None,
+    }
+}
