@@ -174,7 +174,7 @@ mod tests {
             Err(AclError::NoConcreteOwner)
         );
         assert!(AclDocument::parse_enforceable(&value!({ "did:key:zA": "OWNER" })).is_ok());
-        for bad in ["did:key", "did::zA", "DID:key:zA", "did:key:a:b", "alice", ""] {
+        for bad in ["did:key", "DID:key:zA", "did:key:a:b", "alice", ""] {
             let list: Object = [(bad, "READ")].into_iter().collect();
             assert_eq!(
                 AclDocument::parse(&list.into()),

@@ -5,6 +5,8 @@ use smol_str::SmolStr;
 
 use super::Unparseable;
 use crate::error::WireError;
+use crate::ids::{BranchName, EntityId};
+use crate::pointer::{DocPath, path_from_value};
 use crate::scope_key::Scope;
 use crate::value::{Array, Object, SlotRef, Value};
 
@@ -147,5 +149,70 @@ pub(super) fn positive(place: &str, value: Option<&Value>) -> Result<u64, WireEr
             "a positive safe integer",
             value,
         ))),
+    }
+}
+
+/// The id of what a commit reads, writes or names.
+pub(super) fn entity_id(place: &str, value: &Value) -> Result<EntityId, WireError> {
+    let id = value.member("id");
+    match id {
+        Some(Value::String(text)) => match text.as_str() {
+            Some(text) => Ok(EntityId::from(text)),
+            None => Err(WireError::protocol(format!(
+                "{place}: holds an unpaired surrogate"
+            ))),
+        },
+        // The reference's answer, kept by name (SRV-116).
+        Some(_) | None => Err(WireError::transaction(expected(place, "a string", id))),
+    }
+}
+
+/// A scope that may be left out; an unknown one keeps the reference's answer by name (SRV-116).
+pub(super) fn scope_named(place: &str, value: &Value) -> Result<Scope, WireError> {
+    match value.member("scope") {
+        None => Ok(Scope::Space),
+        Some(name) => name.as_str().and_then(Scope::from_name).ok_or_else(|| {
+            WireError::transaction(expected(place, "\"space\", \"user\" or \"session\"", Some(name)))
+        }),
+    }
+}
+
+/// Space is what an absent scope means, so it is not written.
+pub(super) fn insert_scope(object: &mut Object, scope: Scope) {
+    if scope != Scope::Space {
+        object.insert("scope", scope.as_str());
+    }
+}
+
+pub(super) fn path(place: &str, value: &Value) -> Result<DocPath, WireError> {
+    let path = value.member("path");
+    path.and_then(path_from_value)
+        .ok_or_else(|| WireError::protocol(expected(place, "an array of strings", path)))
+}
+
+pub(super) fn flag(place: &str, value: Option<&Value>) -> Result<bool, WireError> {
+    match value {
+        None => Ok(false),
+        Some(Value::Bool(b)) => Ok(*b),
+        Some(_) => Err(WireError::protocol(expected(place, "a boolean", value))),
+    }
+}
+
+pub(super) fn named_branch(place: &str, value: Option<&Value>) -> Result<Option<BranchName>, WireError> {
+    match value {
+        None => Ok(None),
+        Some(name) => match name.as_str() {
+            Some(name) => Ok(Some(BranchName::from(name))),
+            None => Err(WireError::protocol(expected(place, "a string", value))),
+        },
+    }
+}
+
+/// The elements of an array that may be absent where `optional` says so.
+pub(super) fn list(place: &str, value: Option<&Value>, optional: bool) -> Result<Vec<Value>, WireError> {
+    match value {
+        Some(Value::Array(array)) => Ok(elements(array)),
+        None if optional => Ok(Vec::new()),
+        _ => Err(WireError::protocol(expected(place, "an array", value))),
     }
 }

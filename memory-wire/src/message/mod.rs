@@ -5,19 +5,22 @@
 mod commit;
 mod field;
 mod frame;
+mod operation;
+mod precondition;
 mod query;
+mod reads;
 mod request;
 mod response;
 mod server;
 mod sync;
 mod view;
 
-pub use commit::{
-    ClientCommit, CommitParts, ConfirmedRead, EventAppendDecl, Operation, PendingRead, Precondition, Reads,
-    SqliteDb,
-};
+pub use commit::{ClientCommit, CommitParts};
 pub use frame::{EncodedDocument, EncodedSchema, SyncFrame, UpsertFrame, UpsertFrameContent};
+pub use operation::{Operation, SqliteDb};
+pub use precondition::{EventAppendDecl, Precondition};
 pub use query::{GraphQuery, Root, Selector, Watch, WatchKind};
+pub use reads::{ConfirmedRead, PendingRead, Reads};
 pub use request::{
     Ack, ClientMessage, EntityIdExists, EntityIdList, GraphQueryRequest, Hello, RequestHeader,
     SessionDescriptor, SessionOpen, SqliteQuery, SqliteRegisterDiskSource, Transact, WatchRequest,

@@ -4,11 +4,11 @@
 use smol_str::SmolStr;
 
 use super::Unparseable;
-use super::commit::SqliteDb;
 use super::field::{
     Parsed, array, elements, integer, lenient_text, number, object, optional_each, optional_integer,
     optional_text, text, unparseable,
 };
+use super::operation::SqliteDb;
 use super::view::{ReadCeiling, ViewInterest};
 use crate::codec::{self, EncodeError};
 use crate::flags::Flags;

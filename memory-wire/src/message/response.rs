@@ -1,11 +1,11 @@
 //! The `ok` bodies of responses (WIRE-721, 732, 745, 746, 751, 761, 765), typed for both ends.
 
 use super::Unparseable;
-use super::commit::Operation;
 use super::field::{
     Parsed, array, each, integer, object, optional_each, optional_integer, optional_scope, optional_text,
     text, unparseable,
 };
+use super::operation::Operation;
 use super::request::insert_some;
 use super::sync::{SessionSync, optional_cover_class, optional_scope_key};
 use crate::commit_meta::CommitClass;
