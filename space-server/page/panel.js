@@ -38,7 +38,7 @@ export class PanelView {
     this.#everFired ||= events.length > 0;
     const settled = byId("panel-settled", HTMLElement);
     settled.dataset.open = String(events.length);
-    setText(settled, events.length > 0 ? `${events.length} under way` : this.#everFired ? "settled" : "none yet");
+    setText(settled, events.length > 0 ? "waiting" : this.#everFired ? "settled" : "none yet");
     this.#renderRows(rows);
   }
 

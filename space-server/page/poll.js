@@ -52,6 +52,7 @@ export class PollView {
   #problems = byId("problems", HTMLUListElement);
   #draft = byId("draft", HTMLInputElement);
   #linkAction = byId("link-action", HTMLButtonElement);
+  #lost = false;
 
   /** @param {Actions} actions */
   constructor(actions) {
@@ -99,10 +100,13 @@ export class PollView {
   #renderLink({ phase, trouble }) {
     byId("link", HTMLElement).dataset.phase = phase;
     const detail = trouble === undefined ? "" : ` ${trouble.message}`;
+    // Attempts come and go quickly; to the reader they are one state, said once.
+    this.#lost = phase === "waiting" || (phase === "connecting" && this.#lost);
+    const lost = [`Connection lost, trying again…${detail}`, "Try now"];
     const [text, action] = {
-      connecting: ["Connecting…", ""],
+      connecting: this.#lost ? lost : ["Connecting…", ""],
       live: ["Connected", ""],
-      waiting: [`Connection lost, trying again…${detail}`, "Try now"],
+      waiting: lost,
       ended: [`Disconnected.${detail}`, "Start a new session"],
     }[phase];
     setText(byId("link-text", HTMLElement), text);

@@ -102,7 +102,8 @@ export class Session {
    *   watches: Watch[], replica: import("./replica.js").Replica, clock: Clock,
    *   load: () => Continuity | undefined, save: (continuity: Continuity) => void,
    *   openSocket: (url: string) => Socket, newId: () => string, random: () => number,
-   *   changed: () => void }} options `changed` is called after anything visible here or in the replica did
+   *   changed: () => void }} options `changed` is called after anything visible here or in the
+   *   replica did; it may come often and in the middle of things, so it should only take a note
    */
   constructor(options) {
     this.#options = options;
