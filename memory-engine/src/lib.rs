@@ -1,1 +1,63 @@
-//! One space's durable store: admission, waves, lease, reads, queries.
+//! One space's durable store: commit admission, waves, the lease, reads and queries over one SQLite file.
+//!
+//! Knows nothing of sockets, sessions, watches or the runner: callers hand in identities that are already
+//! authenticated, and the time. Everything is synchronous and safe to move between threads; [`actor`] puts it on
+//! threads of its own.
+//!
+//! | you need | look in |
+//! | --- | --- |
+//! | where a space's file lies | [`store_path`] |
+//! | to open one, group writes, notice other processes' commits | [`Engine`] |
+//! | to admit a commit | [`Engine::apply_commit`], [`ApplyCommit`] |
+//! | to land a wave | [`Engine::apply_wave`], [`WaveCommit`] |
+//! | to hold a space's lease | [`lease`] |
+//! | a document, now or earlier | [`Reader::read_state`] |
+//! | ids, branches, the feed of commits | [`Reader`] |
+//! | pending events, retirable effects, basis rows, the outbox | [`events`], [`effects`], [`basis`], [`outbox`] |
+//! | to retire a dead session | [`Engine::retire_session`] |
+//! | one store from many threads | [`actor::EngineHandle`] |
+//!
+//! What is written to the file, what is admitted or refused, and every error's name and text are a contract shared
+//! with the reference implementation; the rule ids (`ENG-…`) in the docs name its clauses.
+
+pub mod actor;
+mod admission;
+pub mod basis;
+mod branch;
+mod column;
+mod document_cache;
+pub mod effects;
+mod engine;
+mod entity_ids;
+mod error;
+pub mod events;
+mod feed;
+pub mod lease;
+mod migration;
+mod open;
+pub mod outbox;
+mod read;
+mod reader;
+mod refusal;
+mod retirement;
+mod schema;
+mod snapshot;
+pub mod store_path;
+mod wave;
+
+pub use actor::{ActorOptions, EngineHandle};
+pub use admission::{Applied, ApplyCommit, SqliteOperations, parse_annotation_key};
+pub use branch::{BranchState, BranchStatus};
+pub use column::RevisionOp;
+pub use engine::{Engine, EngineOptions};
+pub use error::{EngineError, StoredDataError};
+pub use feed::FeedRecord;
+pub use lease::{Holder, LeaseHolder};
+pub use open::Durability;
+pub use read::{EntityState, ReadInstance};
+pub use reader::Reader;
+pub use refusal::Refusal;
+pub use retirement::Retired;
+pub use snapshot::SnapshotPolicy;
+pub use store_path::{StoreLocation, StoreRoot};
+pub use wave::WaveCommit;

@@ -1,0 +1,251 @@
+//! The writer's queue: jobs in order, and the thread that is started when there is work and ends when there has been
+//! none for a while.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::ForeignListener;
+use super::writer::Writer;
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::store_path::StoreLocation;
+
+/// One unit of the writer's work.
+pub(super) enum Job {
+    /// Shares a transaction with its neighbours.
+    Grouped(Box<dyn GroupedJob>),
+    /// Runs between transactions. Gets the open engine, or why there is none.
+    Alone(Box<dyn FnOnce(Option<&mut Engine>, Option<EngineError>) + Send>),
+    /// Closes the file.
+    Close(Box<dyn FnOnce(Result<(), EngineError>) + Send>),
+}
+
+/// A write in two halves: inside the shared transaction, and after it.
+pub(super) trait GroupedJob: Send {
+    /// Runs the first half as a member of the open group.
+    fn run(&mut self, engine: &mut Engine);
+    /// Runs the second half. `lost` says that the group never became durable, or never began.
+    fn publish(self: Box<Self>, engine: Option<&mut Engine>, lost: Option<EngineError>);
+}
+
+struct Write<W, R, P> {
+    work: Option<W>,
+    result: Option<Result<R, EngineError>>,
+    publish: P,
+}
+
+impl<W, R, P> GroupedJob for Write<W, R, P>
+where
+    W: FnOnce(&mut Engine) -> R + Send,
+    R: Send,
+    P: FnOnce(&mut Engine, Result<R, EngineError>) + Send,
+{
+    fn run(&mut self, engine: &mut Engine) {
+        if let Some(work) = self.work.take() {
+            self.result = Some(unwinding(|| engine.group_member(work)).and_then(|done| done));
+        }
+    }
+
+    fn publish(self: Box<Self>, engine: Option<&mut Engine>, lost: Option<EngineError>) {
+        let Write { result, publish, .. } = *self;
+        let result = match lost {
+            Some(error) => Err(error),
+            None => result.unwrap_or(Err(EngineError::Closed)),
+        };
+        match engine {
+            Some(engine) => {
+                if let Err(error) = unwinding(|| publish(engine, result)) {
+                    tracing::error!(%error, "publishing a write panicked");
+                }
+            }
+            // Without a store there is nobody to publish with; dropping the closure answers `Closed` to whoever waits.
+            None => drop(publish),
+        }
+    }
+}
+
+impl Job {
+    pub(super) fn grouped<R: Send + 'static>(
+        work: impl FnOnce(&mut Engine) -> R + Send + 'static,
+        publish: impl FnOnce(&mut Engine, Result<R, EngineError>) + Send + 'static,
+    ) -> Job {
+        Job::Grouped(Box::new(Write { work: Some(work), result: None, publish }))
+    }
+
+    pub(super) fn alone(work: impl FnOnce(Option<&mut Engine>, Option<EngineError>) + Send + 'static) -> Job {
+        Job::Alone(Box::new(work))
+    }
+
+    pub(super) fn close(done: impl FnOnce(Result<(), EngineError>) + Send + 'static) -> Job {
+        Job::Close(Box::new(done))
+    }
+}
+
+/// Runs `work` on the open engine, or answers why there is none.
+pub(super) fn run_alone<R>(
+    engine: Option<&mut Engine>,
+    failed: Option<EngineError>,
+    work: impl FnOnce(&mut Engine) -> R,
+) -> Result<R, EngineError> {
+    match engine {
+        Some(engine) => unwinding(|| work(engine)),
+        None => Err(failed.unwrap_or(EngineError::Closed)),
+    }
+}
+
+/// Turns a panic of `work` into an error. Sound to use after: an engine rolls back what unwinds, and nothing else is shared.
+pub(super) fn unwinding<R>(work: impl FnOnce() -> R) -> Result<R, EngineError> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        EngineError::Panicked(text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default())
+    })
+}
+
+/// Jobs of one space's writer.
+pub(super) struct Queue {
+    location: StoreLocation,
+    inner: Mutex<Inner>,
+    arrived: Condvar,
+}
+
+struct Inner {
+    jobs: VecDeque<Job>,
+    /// The writer, while no thread runs it.
+    parked: Option<Box<Writer>>,
+    /// No handle is left: run what is queued, then end.
+    closing: bool,
+    listener: Option<ForeignListener>,
+    watching: bool,
+}
+
+/// What the writer finds when it asks for work.
+pub(super) enum Next {
+    /// Grouped jobs, never none.
+    Group(Vec<Box<dyn GroupedJob>>),
+    /// A job of its own.
+    Single(Job),
+    /// Nothing within the poll interval.
+    Nothing,
+    /// Nothing, and nothing will come.
+    Closed,
+}
+
+impl Queue {
+    pub(super) fn new(writer: Writer) -> Queue {
+        Queue {
+            location: writer.location().clone(),
+            inner: Mutex::new(Inner {
+                jobs: VecDeque::new(),
+                parked: Some(Box::new(writer)),
+                closing: false,
+                listener: None,
+                watching: false,
+            }),
+            arrived: Condvar::new(),
+        }
+    }
+
+    pub(super) fn location(&self) -> &StoreLocation {
+        &self.location
+    }
+
+    pub(super) fn backlog(&self) -> usize {
+        self.inner.lock().jobs.len()
+    }
+
+    pub(super) fn push(self: &Arc<Self>, job: Job) {
+        let mut inner = self.inner.lock();
+        inner.jobs.push_back(job);
+        self.start(&mut inner);
+        self.arrived.notify_one();
+    }
+
+    pub(super) fn watch_foreign(self: &Arc<Self>, listener: Option<ForeignListener>) {
+        let mut inner = self.inner.lock();
+        inner.watching = listener.is_some();
+        inner.listener = listener;
+        if inner.watching {
+            self.start(&mut inner);
+        }
+        self.arrived.notify_one();
+    }
+
+    pub(super) fn close(&self) {
+        let mut inner = self.inner.lock();
+        inner.closing = true;
+        inner.listener = None;
+        inner.watching = false;
+        self.arrived.notify_one();
+    }
+
+    /// Starts the writer's thread if it is not running.
+    fn start(self: &Arc<Self>, inner: &mut Inner) {
+        let Some(writer) = inner.parked.take() else { return };
+        let queue = self.clone();
+        let spawned = std::thread::Builder::new()
+            .name("space-writer".to_owned())
+            .stack_size(super::writer::STACK)
+            .spawn(move || writer.run(&queue));
+        if let Err(error) = spawned {
+            // The closure, and the writer in it, are gone; what is queued is answered `Closed` as it is dropped.
+            tracing::error!(%error, "no thread for a space's writer");
+            inner.jobs.clear();
+        }
+    }
+
+    /// The next work, waiting at most `patience` for it.
+    pub(super) fn next(&self, patience: std::time::Duration, max_group: usize) -> Next {
+        let mut inner = self.inner.lock();
+        if inner.jobs.is_empty() && !inner.closing {
+            self.arrived.wait_for(&mut inner, patience);
+        }
+        match inner.jobs.pop_front() {
+            None if inner.closing => Next::Closed,
+            None => Next::Nothing,
+            Some(Job::Grouped(first)) => {
+                let mut group = vec![first];
+                while group.len() < max_group {
+                    match inner.jobs.pop_front() {
+                        Some(Job::Grouped(job)) => group.push(job),
+                        Some(other) => {
+                            inner.jobs.push_front(other);
+                            break;
+                        }
+                        None => break,
+                    }
+                }
+                Next::Group(group)
+            }
+            Some(job) => Next::Single(job),
+        }
+    }
+
+    /// Ends the writer's thread unless work has arrived meanwhile; then the writer is given back.
+    pub(super) fn park(&self, writer: Box<Writer>) -> Option<Box<Writer>> {
+        let mut inner = self.inner.lock();
+        if !inner.jobs.is_empty() || inner.watching {
+            return Some(writer);
+        }
+        inner.parked = Some(writer);
+        None
+    }
+
+    pub(super) fn is_watching(&self) -> bool {
+        self.inner.lock().watching
+    }
+
+    pub(super) fn take_listener(&self) -> Option<ForeignListener> {
+        self.inner.lock().listener.take()
+    }
+
+    /// Puts a listener back, unless another one was set meanwhile.
+    pub(super) fn restore_listener(&self, listener: ForeignListener) {
+        let mut inner = self.inner.lock();
+        if inner.watching && inner.listener.is_none() {
+            inner.listener = Some(listener);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The reader threads of one space: up to a few, started on demand, each with a read-only connection of its own, ended
+//! after a while without work.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::ActorOptions;
+use super::queue::{Job, Queue};
+use super::reply::Reply;
+use super::writer::STACK;
+use crate::error::EngineError;
+use crate::reader::Reader;
+
+/// Work for a reader; gets the reader, or why there is none.
+pub(super) type ReadJob = Box<dyn FnOnce(Result<&Reader, EngineError>) + Send>;
+
+pub(super) struct ReaderPool {
+    writer: Arc<Queue>,
+    options: ActorOptions,
+    inner: Mutex<Inner>,
+    arrived: Condvar,
+}
+
+#[derive(Default)]
+struct Inner {
+    jobs: VecDeque<ReadJob>,
+    threads: usize,
+    idle: usize,
+    closing: bool,
+}
+
+impl ReaderPool {
+    pub(super) fn new(writer: Arc<Queue>, options: ActorOptions) -> ReaderPool {
+        ReaderPool { writer, options, inner: Mutex::default(), arrived: Condvar::new() }
+    }
+
+    pub(super) fn push(self: &Arc<Self>, job: ReadJob) {
+        let mut inner = self.inner.lock();
+        inner.jobs.push_back(job);
+        if inner.idle < inner.jobs.len() && inner.threads < self.options.max_readers.max(1) {
+            let pool = self.clone();
+            let spawned = std::thread::Builder::new()
+                .name("space-reader".to_owned())
+                .stack_size(STACK)
+                .spawn(move || pool.run());
+            match spawned {
+                Ok(_) => inner.threads += 1,
+                Err(error) if inner.threads == 0 => {
+                    tracing::error!(%error, "no thread for a space's readers");
+                    inner.jobs.clear();
+                }
+                Err(error) => tracing::warn!(%error, "no further thread for a space's readers"),
+            }
+        }
+        self.arrived.notify_one();
+    }
+
+    pub(super) fn close(&self) {
+        self.inner.lock().closing = true;
+        self.arrived.notify_all();
+    }
+
+    fn run(&self) {
+        let mut reader: Option<Reader> = None;
+        while let Some(job) = self.next() {
+            if reader.is_none() {
+                match self.open() {
+                    Ok(opened) => reader = Some(opened),
+                    Err(error) => {
+                        job(Err(error));
+                        continue;
+                    }
+                }
+            }
+            job(reader.as_ref().ok_or(EngineError::Closed));
+        }
+    }
+
+    /// Asks the writer for a connection: the file then exists and is migrated, and the caches are shared.
+    fn open(&self) -> Result<Reader, EngineError> {
+        let (reply, complete) = Reply::new();
+        self.writer.push(Job::alone(move |engine, failed| {
+            complete.complete(super::queue::run_alone(engine, failed, |engine| engine.new_reader()));
+        }));
+        reply.wait()??.ok_or(EngineError::Closed)
+    }
+
+    /// The next job; `None` when this thread should end.
+    fn next(&self) -> Option<ReadJob> {
+        let mut inner = self.inner.lock();
+        loop {
+            if let Some(job) = inner.jobs.pop_front() {
+                return Some(job);
+            }
+            if inner.closing {
+                inner.threads -= 1;
+                return None;
+            }
+            inner.idle += 1;
+            let waited = self.arrived.wait_for(&mut inner, self.options.idle_close);
+            inner.idle -= 1;
+            if waited.timed_out() && inner.jobs.is_empty() {
+                inner.threads -= 1;
+                return None;
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The writer thread of one space: opens the engine when there is work, runs groups and turns, looks for other
+//! processes' commits, truncates the log when it comes to rest, and closes after a while (field fault F39).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::ActorOptions;
+use super::queue::{GroupedJob, Job, Next, Queue, unwinding};
+use crate::engine::{Engine, EngineOptions};
+use crate::error::EngineError;
+use crate::feed::FeedRecord;
+use crate::store_path::StoreLocation;
+
+/// Stack of the threads that touch documents: deep values recurse within the codec's limit (WIRE-312).
+pub(super) const STACK: usize = 16 << 20;
+
+/// How long the writer rests before the log is truncated.
+const REST: Duration = Duration::from_secs(2);
+
+/// What the writer thread owns.
+pub(super) struct Writer {
+    location: StoreLocation,
+    engine_options: EngineOptions,
+    options: ActorOptions,
+    engine: Option<Engine>,
+}
+
+/// How long there has been no work, in waits rather than by a clock.
+#[derive(Default)]
+struct Idle {
+    waited: Duration,
+    checkpointed: bool,
+}
+
+impl Writer {
+    pub(super) fn new(location: StoreLocation, engine_options: EngineOptions, options: ActorOptions) -> Writer {
+        Writer { location, engine_options, options, engine: None }
+    }
+
+    pub(super) fn location(&self) -> &StoreLocation {
+        &self.location
+    }
+
+    /// The thread's body.
+    pub(super) fn run(self: Box<Self>, queue: &Arc<Queue>) {
+        let mut writer = self;
+        let mut idle = Idle::default();
+        loop {
+            let watching = queue.is_watching();
+            let patience = if watching { writer.options.foreign_poll } else { REST };
+            match queue.next(patience.min(writer.options.idle_close), writer.options.max_group) {
+                Next::Group(jobs) => {
+                    writer.run_group(jobs, queue);
+                    idle = Idle::default();
+                }
+                Next::Single(job) => {
+                    writer.run_single(job, queue);
+                    idle = Idle::default();
+                }
+                Next::Nothing => {
+                    idle.waited += patience.min(writer.options.idle_close);
+                    if watching {
+                        writer.poll_foreign(queue);
+                    }
+                    if idle.waited >= REST && !idle.checkpointed {
+                        idle.checkpointed = true;
+                        writer.rest();
+                    }
+                    if idle.waited >= writer.options.idle_close && !watching {
+                        // A store in memory lives only as long as its connection.
+                        if writer.location != StoreLocation::Memory {
+                            writer.engine = None;
+                        }
+                        match queue.park(writer) {
+                            Some(back) => writer = back,
+                            None => return,
+                        }
+                    }
+                }
+                Next::Closed => {
+                    writer.rest();
+                    return;
+                }
+            }
+        }
+    }
+
+    fn engine(&mut self) -> Result<&mut Engine, EngineError> {
+        if self.engine.is_none() {
+            self.engine = Some(Engine::open(self.location.clone(), self.engine_options)?);
+        }
+        self.engine.as_mut().ok_or(EngineError::Closed)
+    }
+
+    fn run_group(&mut self, mut jobs: Vec<Box<dyn GroupedJob>>, queue: &Arc<Queue>) {
+        let outcome = self.engine().and_then(|engine| engine.group(|engine| jobs.iter_mut().for_each(|job| job.run(engine))));
+        let lost = outcome.err();
+        if let Some(error) = &lost {
+            tracing::warn!(%error, members = jobs.len(), "a commit group was lost");
+        }
+        let foreign = self.engine.as_mut().map(Engine::take_noticed_foreign).unwrap_or_default();
+        self.tell(foreign, queue);
+        // The first member gets the error itself, the others its text.
+        let text = lost.as_ref().map(ToString::to_string);
+        let mut lost = lost;
+        for job in jobs {
+            let lost = lost.take().or_else(|| text.clone().map(EngineError::GroupLost));
+            job.publish(self.engine.as_mut(), lost);
+        }
+    }
+
+    fn run_single(&mut self, job: Job, queue: &Arc<Queue>) {
+        match job {
+            Job::Grouped(job) => self.run_group(vec![job], queue),
+            Job::Alone(work) => {
+                let failed = self.engine().err();
+                work(self.engine.as_mut(), failed);
+                let foreign = self.engine.as_mut().map(Engine::take_noticed_foreign).unwrap_or_default();
+                self.tell(foreign, queue);
+            }
+            Job::Close(done) => {
+                let checkpointed = self.engine.as_mut().map_or(Ok(true), Engine::checkpoint);
+                if self.location != StoreLocation::Memory {
+                    self.engine = None;
+                }
+                done(checkpointed.map(|_| ()));
+            }
+        }
+    }
+
+    fn poll_foreign(&mut self, queue: &Arc<Queue>) {
+        match self.engine().and_then(Engine::foreign_commits) {
+            Ok(foreign) => self.tell(foreign, queue),
+            Err(error) => tracing::warn!(%error, "looking for other processes' commits failed"),
+        }
+    }
+
+    /// Tells the listener about other processes' commits.
+    fn tell(&mut self, foreign: Vec<FeedRecord>, queue: &Arc<Queue>) {
+        if foreign.is_empty() {
+            return;
+        }
+        let (Some(engine), Some(mut listener)) = (self.engine.as_mut(), queue.take_listener()) else { return };
+        if let Err(error) = unwinding(|| listener(engine, foreign)) {
+            tracing::error!(%error, "the listener for other processes' commits panicked");
+        }
+        queue.restore_listener(listener);
+    }
+
+    /// Truncates the log once the writer has come to rest.
+    fn rest(&mut self) {
+        if let Some(engine) = &mut self.engine
+            && *engine.location() != StoreLocation::Memory
+        {
+            match engine.checkpoint() {
+                Ok(true) => {}
+                Ok(false) => tracing::debug!("a reader pins the log"),
+                Err(error) => tracing::warn!(%error, "the log could not be truncated"),
+            }
+        }
+    }
+}

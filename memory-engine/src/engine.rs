@@ -1,0 +1,313 @@
+//! The open handle of one store: its one read-write connection, and the transactions every write runs in
+//! (ENG-2, 110, 200, 206). What is written lives in the rooms of admission, waves, leases and branches; what
+//! is read, in those of [`Reader`].
+
+use std::ops::Deref;
+
+use memory_wire::ids::Seq;
+use rusqlite::Connection;
+
+use crate::document_cache::StoreCache;
+use crate::error::EngineError;
+use crate::feed::FeedRecord;
+use crate::open::{Durability, open_reader, open_writer};
+use crate::reader::Reader;
+use crate::snapshot::SnapshotPolicy;
+use crate::store_path::StoreLocation;
+
+/// Settings of a handle. None of them shows in the file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineOptions {
+    /// What an acknowledged commit survives.
+    pub durability: Durability,
+    /// The serving flag (`EXPERIMENTAL_SERVER_EXECUTION`): derived commits and event appends are admitted.
+    pub serving: bool,
+    /// When snapshots are taken and how many are kept.
+    pub snapshots: SnapshotPolicy,
+}
+
+/// One space's durable store. Synchronous; one per space and process (ENG-107).
+#[derive(Debug)]
+pub struct Engine {
+    reader: Reader,
+    location: StoreLocation,
+    options: EngineOptions,
+    legacy_refs: bool,
+    open: OpenTransaction,
+    /// Highest seq this handle has seen durable, by its own commits or by [`Engine::foreign_commits`].
+    known_seq: Seq,
+    foreign: Vec<FeedRecord>,
+    poll: Option<Poll>,
+}
+
+/// Which transaction is open on the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OpenTransaction {
+    /// none → `Whole` or `Group`
+    None,
+    /// One write's own transaction; a nested write joins it. → none
+    Whole,
+    /// A group's transaction; each write runs in a savepoint of it. → none
+    Group,
+}
+
+/// A connection that only watches for other writers (ENG-208).
+#[derive(Debug)]
+struct Poll {
+    conn: Connection,
+    seen_version: i64,
+}
+
+impl Deref for Engine {
+    type Target = Reader;
+
+    fn deref(&self) -> &Reader {
+        &self.reader
+    }
+}
+
+impl Engine {
+    /// Opens a store, creating or migrating it as needed (ENG-110).
+    ///
+    /// # Errors
+    /// SQLite's; `NOT NULL constraint failed: head.op` for a corrupt old store (ENG-131).
+    pub fn open(location: StoreLocation, options: EngineOptions) -> Result<Engine, EngineError> {
+        let (conn, legacy_refs) = open_writer(&location, options.durability)?;
+        let mut engine = Engine {
+            reader: Reader::new(conn, StoreCache::new()),
+            location,
+            options,
+            legacy_refs,
+            open: OpenTransaction::None,
+            known_seq: Seq(0),
+            foreign: Vec::new(),
+            poll: None,
+        };
+        engine.known_seq = engine.server_seq()?;
+        Ok(engine)
+    }
+
+    /// An empty store in memory.
+    ///
+    /// # Errors
+    /// SQLite's.
+    pub fn in_memory(options: EngineOptions) -> Result<Engine, EngineError> {
+        Engine::open(StoreLocation::Memory, options)
+    }
+
+    /// Where the store lies.
+    pub fn location(&self) -> &StoreLocation {
+        &self.location
+    }
+
+    /// The settings it was opened with.
+    pub fn options(&self) -> EngineOptions {
+        self.options
+    }
+
+    /// The reading side alone, for functions that take a [`Reader`].
+    pub fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    /// Whether commits of this store must reference stored invocations (ENG-128).
+    pub fn legacy_refs_required(&self) -> bool {
+        self.legacy_refs
+    }
+
+    /// A read-only connection on the same file, sharing this handle's caches; `None` for a store in memory (ENG-205).
+    ///
+    /// # Errors
+    /// SQLite's.
+    pub fn new_reader(&self) -> Result<Option<Reader>, EngineError> {
+        match &self.location {
+            StoreLocation::Memory => Ok(None),
+            StoreLocation::File(path) => Ok(Some(Reader::new(open_reader(path)?, self.reader.cache.clone()))),
+        }
+    }
+
+    /// Runs several writes in one SQLite transaction (ENG-206): each write inside `work` gets a savepoint, and
+    /// nothing is durable, remembered or to be told to anyone before this returns `Ok`. Not for commits with
+    /// SQLite-builtin operations. Returns what `work` returned.
+    ///
+    /// # Errors
+    /// When the transaction cannot begin or the outer COMMIT fails; then every member failed.
+    pub fn group<R>(&mut self, work: impl FnOnce(&mut Engine) -> R) -> Result<R, EngineError> {
+        if self.open != OpenTransaction::None {
+            return Ok(work(self));
+        }
+        self.begin(OpenTransaction::Group)?;
+        let scope = Scope { engine: self, level: Level::Outermost, settled: false };
+        let result = work(scope.engine);
+        scope.keep()?;
+        Ok(result)
+    }
+
+    /// Runs `work` as one member of a [`Engine::group`]: if it unwinds, everything it wrote is rolled back and the
+    /// group goes on without it.
+    ///
+    /// # Errors
+    /// SQLite's, when the savepoint cannot be set or released.
+    pub fn group_member<R>(&mut self, work: impl FnOnce(&mut Engine) -> R) -> Result<R, EngineError> {
+        self.transaction(|engine| Ok(work(engine)))
+    }
+
+    /// Runs `work` in a transaction of its own, or in a savepoint when a group is open: all or nothing (ENG-2).
+    pub(crate) fn transaction<R>(
+        &mut self,
+        work: impl FnOnce(&mut Engine) -> Result<R, EngineError>,
+    ) -> Result<R, EngineError> {
+        let level = match self.open {
+            OpenTransaction::None => {
+                self.begin(OpenTransaction::Whole)?;
+                Level::Outermost
+            }
+            OpenTransaction::Whole | OpenTransaction::Group => {
+                self.conn.execute_batch("SAVEPOINT step")?;
+                self.reader.enter_savepoint();
+                Level::Savepoint
+            }
+        };
+        let scope = Scope { engine: self, level, settled: false };
+        let result = work(scope.engine)?;
+        scope.keep()?;
+        Ok(result)
+    }
+
+    fn begin(&mut self, kind: OpenTransaction) -> Result<(), EngineError> {
+        self.conn.execute_batch("BEGIN IMMEDIATE")?;
+        self.open = kind;
+        // From here on no other process can commit, so what is foreign is known exactly.
+        let durable = self.server_seq().and_then(|durable| self.note_foreign(durable).map(|()| durable));
+        match durable {
+            Ok(durable) => {
+                self.reader.enter_transaction(durable);
+                Ok(())
+            }
+            Err(error) => {
+                self.open = OpenTransaction::None;
+                rollback(&self.conn, "ROLLBACK");
+                Err(error)
+            }
+        }
+    }
+
+    /// Commits of other processes since the last call or the last own write, in seq order over all branches (ENG-208).
+    /// Costs one pragma when nothing happened. Not to be called inside a group.
+    ///
+    /// # Errors
+    /// SQLite's.
+    pub fn foreign_commits(&mut self) -> Result<Vec<FeedRecord>, EngineError> {
+        if let StoreLocation::File(path) = &self.location {
+            let poll = match &mut self.poll {
+                Some(poll) => poll,
+                None => self.poll.insert(Poll { conn: open_reader(path)?, seen_version: -1 }),
+            };
+            let version: i64 = poll.conn.pragma_query_value(None, "data_version", |row| row.get(0))?;
+            if version != poll.seen_version {
+                poll.seen_version = version;
+                let durable = self.server_seq()?;
+                self.note_foreign(durable)?;
+            }
+        }
+        Ok(std::mem::take(&mut self.foreign))
+    }
+
+    /// Foreign commits that were noticed while an own write took the lock; they precede it in seq order and are to be
+    /// published before it.
+    pub fn take_noticed_foreign(&mut self) -> Vec<FeedRecord> {
+        std::mem::take(&mut self.foreign)
+    }
+
+    /// Moves what the log holds into the main file and truncates the log, unless a reader pins it. Returns whether the
+    /// log is empty now.
+    ///
+    /// # Errors
+    /// SQLite's.
+    pub fn checkpoint(&mut self) -> Result<bool, EngineError> {
+        let busy: i64 =
+            self.conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+        Ok(busy == 0)
+    }
+
+    fn note_foreign(&mut self, durable: Seq) -> Result<(), EngineError> {
+        if durable > self.known_seq {
+            let records = self.reader.all_commits_since(self.known_seq)?;
+            tracing::debug!(from = %self.known_seq, to = %durable, count = records.len(), "commits of another process");
+            self.foreign.extend(records);
+            self.known_seq = durable;
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self, level: Level, keep: bool) -> Result<(), EngineError> {
+        match level {
+            Level::Savepoint => {
+                let released = if keep { self.conn.execute_batch("RELEASE step") } else { Ok(()) };
+                if !keep || released.is_err() {
+                    rollback(&self.conn, "ROLLBACK TO step; RELEASE step");
+                }
+                self.reader.leave_savepoint(keep && released.is_ok());
+                Ok(released?)
+            }
+            Level::Outermost => {
+                self.open = OpenTransaction::None;
+                let committed = if keep {
+                    self.server_seq().and_then(|seq| {
+                        self.conn.execute_batch("COMMIT")?;
+                        Ok(Some(seq))
+                    })
+                } else {
+                    Ok(None)
+                };
+                if !self.conn.is_autocommit() {
+                    rollback(&self.conn, "ROLLBACK");
+                }
+                self.reader.leave_transaction(matches!(committed, Ok(Some(_))));
+                if let Some(seq) = committed? {
+                    self.known_seq = self.known_seq.max(seq);
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// How deep a write sits.
+#[derive(Clone, Copy, Debug)]
+enum Level {
+    Outermost,
+    Savepoint,
+}
+
+/// An open transaction or savepoint. Rolled back on drop unless kept: on an error, and when its work unwinds, so that a
+/// panic leaves no open transaction (field fault F39).
+struct Scope<'e> {
+    engine: &'e mut Engine,
+    level: Level,
+    settled: bool,
+}
+
+impl Scope<'_> {
+    fn keep(mut self) -> Result<(), EngineError> {
+        self.settled = true;
+        self.engine.settle(self.level, true)
+    }
+}
+
+impl Drop for Scope<'_> {
+    fn drop(&mut self) {
+        if !self.settled
+            && let Err(error) = self.engine.settle(self.level, false)
+        {
+            tracing::warn!(%error, "a failed write could not be rolled back");
+        }
+    }
+}
+
+fn rollback(conn: &Connection, statement: &str) {
+    if let Err(error) = conn.execute_batch(statement) {
+        // SQLite rolls back by itself on some errors (disk full, I/O); then there is nothing left to undo.
+        tracing::debug!(%error, statement, "rollback found nothing to undo");
+    }
+}

@@ -1,0 +1,73 @@
+//! Opening a store (ENG-110…112): the pragmas in their order, the schema, the migrations. Private to the engine; what
+//! it yields is a connection in the shape of [`crate::schema`].
+
+use rusqlite::{Connection, OpenFlags};
+
+use crate::error::EngineError;
+use crate::store_path::StoreLocation;
+use crate::{migration, schema};
+
+/// What an acknowledged commit survives (ENG-111). No effect on the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// Power loss: one sync per commit group.
+    #[default]
+    Full,
+    /// The process being killed, but not necessarily power loss (the reference's setting).
+    Normal,
+}
+
+/// How long a connection waits for another process's lock, in milliseconds.
+const BUSY_TIMEOUT_MS: u64 = 5_000;
+/// Statements kept prepared per connection (ENG-207); more than there are distinct texts.
+const PREPARED_STATEMENTS: usize = 128;
+
+/// Opens the read-write connection of a store and brings the file up to date. Also says whether commits must reference
+/// stored invocations (ENG-128).
+pub(crate) fn open_writer(
+    location: &StoreLocation,
+    durability: Durability,
+) -> Result<(Connection, bool), EngineError> {
+    let conn = match location {
+        StoreLocation::Memory => Connection::open_in_memory()?,
+        StoreLocation::File(path) => Connection::open_with_flags(
+            path,
+            OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+        )?,
+    };
+    conn.busy_timeout(std::time::Duration::from_millis(BUSY_TIMEOUT_MS))?;
+    // Effective only while the file is new, and only as the very first statement.
+    conn.pragma_update(None, "page_size", 32_768)?;
+    conn.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
+    let synchronous = match durability {
+        Durability::Full => "FULL",
+        Durability::Normal => "NORMAL",
+    };
+    conn.pragma_update(None, "synchronous", synchronous)?;
+    conn.pragma_update(None, "cache_size", -64_000)?;
+    conn.pragma_update(None, "temp_store", "MEMORY")?;
+    conn.pragma_update_and_check(None, "mmap_size", 268_435_456, |_| Ok(()))?;
+    conn.pragma_update(None, "foreign_keys", true)?;
+    conn.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS);
+
+    conn.execute_batch(&format!("BEGIN IMMEDIATE;{}COMMIT;", schema::CREATE)).inspect_err(|_| {
+        if let Err(error) = conn.execute_batch("ROLLBACK") {
+            tracing::debug!(%error, "no transaction was left open by the failed schema step");
+        }
+    })?;
+    migration::migrate(&conn)?;
+    let legacy_refs = migration::legacy_refs_required(&conn)?;
+    Ok((conn, legacy_refs))
+}
+
+/// Opens a read-only connection on an existing store file (ENG-205). Runs no migration and writes nothing.
+pub(crate) fn open_reader(path: &std::path::Path) -> Result<Connection, EngineError> {
+    let conn =
+        Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    conn.busy_timeout(std::time::Duration::from_millis(BUSY_TIMEOUT_MS))?;
+    conn.pragma_update(None, "cache_size", -16_000)?;
+    conn.pragma_update(None, "temp_store", "MEMORY")?;
+    conn.pragma_update_and_check(None, "mmap_size", 268_435_456, |_| Ok(()))?;
+    conn.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS);
+    Ok(conn)
+}

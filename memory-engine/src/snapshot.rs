@@ -1,0 +1,249 @@
+//! From revisions to documents (ENG §3.10): reconstructing the state after any revision, and the snapshots that keep
+//! that short. A snapshot and the replay it replaces always agree (INV-9).
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use memory_wire::ids::{BranchName, Seq};
+use memory_wire::patch::{PatchOp, apply_patches, parse_patches};
+use memory_wire::scope_key::InstanceId;
+use memory_wire::value::{Object, Value};
+use rusqlite::{OptionalExtension, params};
+
+use crate::column::{self, RevisionOp};
+use crate::document_cache::{RevisionKey, State};
+use crate::engine::Engine;
+use crate::error::{EngineError, StoredDataError};
+use crate::read::{FoundRevision, revision_key};
+use crate::reader::Reader;
+
+/// When snapshots are taken (ENG-380).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotPolicy {
+    /// Patch revisions since the last base that call for a snapshot; `None` takes none.
+    pub interval: Option<NonZeroU32>,
+    /// Newest snapshots kept per instance; `None` keeps all.
+    pub retention: Option<NonZeroU32>,
+}
+
+impl Default for SnapshotPolicy {
+    /// Every 10 patches, the newest 2 kept.
+    fn default() -> Self {
+        SnapshotPolicy { interval: NonZeroU32::new(10), retention: NonZeroU32::new(2) }
+    }
+}
+
+impl Reader {
+    /// The document after a revision; `None` after a delete (ENG-382).
+    pub(crate) fn state_after(&self, found: &FoundRevision) -> Result<State, EngineError> {
+        if found.op == RevisionOp::Delete {
+            return Ok(None);
+        }
+        if let Some(state) = self.remembered(&found.key) {
+            return Ok(state);
+        }
+        let (state, weight) = match found.op {
+            RevisionOp::Patch => self.replay(&found.key)?,
+            RevisionOp::Set | RevisionOp::Delete => self.stored_document(&found.key)?,
+        };
+        let state = Some(state);
+        self.remember(found.key.clone(), state.clone(), weight);
+        Ok(state)
+    }
+
+    /// The document stored by a `set` revision.
+    fn stored_document(&self, key: &RevisionKey) -> Result<(Value, usize), EngineError> {
+        let mut statement = self.conn.prepare_cached(
+            "SELECT data FROM revision WHERE branch = ?1 AND id = ?2 AND scope_key = ?3 AND seq = ?4 AND op_index = ?5",
+        )?;
+        let address = params![
+            key.branch.as_str(),
+            key.id.as_str(),
+            key.scope_key.as_str(),
+            column::sql(key.seq),
+            key.op_index as i64
+        ];
+        let read = statement.query_row(address, |row| Ok(column::text(row, 0).and_then(document))).optional()?;
+        read.unwrap_or_else(|| {
+            Err(StoredDataError::MissingRevision { id: key.id.clone(), seq: key.seq, op_index: key.op_index }.into())
+        })
+    }
+
+    /// Walks back from a patch to the nearest state known (a remembered one, a snapshot, a `set`, or nothing), then applies
+    /// the patches on the way forward again. Weight is that of the texts read, at least the base's.
+    fn replay(&self, target: &RevisionKey) -> Result<(Value, usize), EngineError> {
+        let instance = InstanceId { id: target.id.clone(), scope_key: target.scope_key.clone() };
+        let branch = &target.branch;
+        let mut statement = self.conn.prepare_cached(
+            "SELECT seq, op_index, op, data FROM revision WHERE branch = ?1 AND id = ?2 AND scope_key = ?3 \
+             AND (seq, op_index) <= (?4, ?5) AND seq <= ?4 ORDER BY seq DESC, op_index DESC",
+        )?;
+        let mut rows = statement.query(params![
+            branch.as_str(),
+            target.id.as_str(),
+            target.scope_key.as_str(),
+            column::sql(target.seq),
+            target.op_index as i64
+        ])?;
+        let mut snapshot: Option<Option<Seq>> = None;
+        let mut patches: Vec<Arc<[PatchOp]>> = Vec::new();
+        let mut weight = 0;
+        let mut base = Value::Object(Object::new());
+        while let Some(row) = rows.next()? {
+            let key = revision_key(&instance, branch, column::seq(row, 0)?, column::count(row, 1)?);
+            // `None` remembered is a delete: what follows builds on nothing.
+            if let Some(state) = self.remembered(&key) {
+                base = state.unwrap_or(base);
+                break;
+            }
+            let newest = match snapshot {
+                Some(newest) => newest,
+                None => *snapshot.insert(self.newest_snapshot(&instance, branch, target.seq)?),
+            };
+            // A snapshot covers every operation of its seq.
+            if let Some(seq) = newest.filter(|&seq| key.seq <= seq) {
+                let (value, text) = self.snapshot_document(&instance, branch, seq)?;
+                base = value;
+                weight += text;
+                break;
+            }
+            match column::op(row, 2)? {
+                RevisionOp::Patch => {
+                    let data = column::text(row, 3)?;
+                    weight += data.len();
+                    patches.push(self.patches_of(key, data)?);
+                }
+                RevisionOp::Set => {
+                    let (value, text) = document(column::text(row, 3)?)?;
+                    base = value;
+                    weight += text;
+                    break;
+                }
+                RevisionOp::Delete => break,
+            }
+        }
+        for patches in patches.iter().rev() {
+            base = apply_patches(&base, patches)?;
+        }
+        Ok((base, weight))
+    }
+
+    /// The parsed patches of a `patch` revision.
+    pub(crate) fn patches_of(&self, key: RevisionKey, data: &str) -> Result<Arc<[PatchOp]>, EngineError> {
+        if let Some(known) = self.cache.patches(&key) {
+            return Ok(known);
+        }
+        let stored = column::decode(data)?;
+        if stored.as_array().is_none() {
+            return Err(StoredDataError::PatchesShape.into());
+        }
+        let patches: Arc<[PatchOp]> = parse_patches(&stored)?.into();
+        if self.is_durable(key.seq) {
+            self.cache.remember_patches(key, patches.clone(), data.len());
+        }
+        Ok(patches)
+    }
+
+    fn newest_snapshot(
+        &self,
+        instance: &InstanceId,
+        branch: &BranchName,
+        at: Seq,
+    ) -> Result<Option<Seq>, EngineError> {
+        let mut statement = self.conn.prepare_cached(
+            "SELECT MAX(seq) FROM snapshot WHERE branch = ?1 AND id = ?2 AND scope_key = ?3 AND seq <= ?4",
+        )?;
+        let address =
+            params![branch.as_str(), instance.id.as_str(), instance.scope_key.as_str(), column::sql(at)];
+        statement.query_row(address, |row| Ok(column::optional_seq(row, 0)))?
+    }
+
+    fn snapshot_document(
+        &self,
+        instance: &InstanceId,
+        branch: &BranchName,
+        seq: Seq,
+    ) -> Result<(Value, usize), EngineError> {
+        let mut statement = self.conn.prepare_cached(
+            "SELECT value FROM snapshot WHERE branch = ?1 AND id = ?2 AND scope_key = ?3 AND seq = ?4",
+        )?;
+        let address =
+            params![branch.as_str(), instance.id.as_str(), instance.scope_key.as_str(), column::sql(seq)];
+        statement.query_row(address, |row| Ok(column::text(row, 0).and_then(document)))?
+    }
+}
+
+impl Engine {
+    /// Step 19 for one instance: computes its state, which is what refuses a patch that cannot be applied (ENG-381), and
+    /// takes a snapshot when enough patches have gathered.
+    pub(crate) fn settle_instance(&self, instance: &InstanceId, branch: &BranchName) -> Result<(), EngineError> {
+        let Some(head) = self.head(instance, branch)? else { return Ok(()) };
+        let state = self.state_after(&head)?;
+        let (Some(document), RevisionOp::Patch) = (state, head.op) else { return Ok(()) };
+        let SnapshotPolicy { interval, retention } = self.options().snapshots;
+        let Some(interval) = interval else { return Ok(()) };
+        let at = head.key.seq;
+        if self.patches_since_base(instance, branch, at)? < interval.get() {
+            return Ok(());
+        }
+        let value = memory_wire::codec::encode(&document)?;
+        let address = (branch.as_str(), instance.id.as_str(), instance.scope_key.as_str());
+        self.conn
+            .prepare_cached(
+                "INSERT OR REPLACE INTO snapshot (branch, id, scope_key, seq, value) VALUES (?1, ?2, ?3, ?4, ?5)",
+            )?
+            .execute(params![address.0, address.1, address.2, column::sql(at), value])?;
+        if let Some(retention) = retention {
+            self.conn
+                .prepare_cached(
+                    "DELETE FROM snapshot WHERE branch = ?1 AND id = ?2 AND scope_key = ?3 AND seq NOT IN \
+                     (SELECT seq FROM snapshot WHERE branch = ?1 AND id = ?2 AND scope_key = ?3 ORDER BY seq DESC LIMIT ?4)",
+                )?
+                .execute(params![address.0, address.1, address.2, retention.get()])?;
+        }
+        Ok(())
+    }
+
+    /// Patch revisions of the instance after the seq of its latest `set`, `delete` or snapshot, up to `at`.
+    fn patches_since_base(
+        &self,
+        instance: &InstanceId,
+        branch: &BranchName,
+        at: Seq,
+    ) -> Result<u32, EngineError> {
+        let snapshot = self.newest_snapshot(instance, branch, at)?.unwrap_or_default();
+        let mut statement = self.conn.prepare_cached(
+            "SELECT seq, op FROM revision WHERE branch = ?1 AND id = ?2 AND scope_key = ?3 AND seq > ?4 AND seq <= ?5 \
+             ORDER BY seq DESC, op_index DESC",
+        )?;
+        let mut rows = statement.query(params![
+            branch.as_str(),
+            instance.id.as_str(),
+            instance.scope_key.as_str(),
+            column::sql(snapshot),
+            column::sql(at)
+        ])?;
+        // Patches of the base's own seq do not count, on whichever side of it they are.
+        let mut patches: Vec<Seq> = Vec::new();
+        while let Some(row) = rows.next()? {
+            let seq = column::seq(row, 0)?;
+            match column::op(row, 1)? {
+                RevisionOp::Patch => patches.push(seq),
+                RevisionOp::Set | RevisionOp::Delete => {
+                    patches.retain(|&patch| patch > seq);
+                    break;
+                }
+            }
+        }
+        Ok(u32::try_from(patches.len()).unwrap_or(u32::MAX))
+    }
+}
+
+/// Decodes the text of a stored document; also says how long it was.
+fn document(stored: &str) -> Result<(Value, usize), EngineError> {
+    let value = column::decode(stored)?;
+    match value {
+        Value::Object(_) => Ok((value, stored.len())),
+        _ => Err(StoredDataError::DocumentRoot.into()),
+    }
+}
