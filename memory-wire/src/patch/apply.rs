@@ -267,7 +267,6 @@ fn push_all(
     op: &'static str,
     push: impl FnOnce(&mut Array) -> Result<(), TooManyHoles>,
 ) -> Result<(), PatchError> {
-    let mut created = Array::new();
     let Some((way, last)) = split(path) else {
         return push_into(root, path, op, push);
     };
@@ -277,6 +276,7 @@ fn push_all(
             if let Some(target) = object.get_mut(last) {
                 return push_into(target, path, op, push);
             }
+            let mut created = Array::new();
             push(&mut created).map_err(hole_budget(path))?;
             object.insert(last.clone(), created);
             Ok(())
@@ -298,6 +298,7 @@ fn push_all(
             if fresh && at > 0 {
                 return Err(PatchError::IndexOutOfBounds(last.to_string()));
             }
+            let mut created = Array::new();
             push(&mut created).map_err(hole_budget(path))?;
             array_edit::assign(array, at, Value::Array(created)).map_err(hole_budget(path))
         }

@@ -42,8 +42,12 @@ pub(super) fn remove(array: &mut Array, at: usize) -> Result<(), TooManyHoles> {
 
 /// Pushes values.
 pub(super) fn extend(array: &mut Array, values: Vec<Value>) -> Result<(), TooManyHoles> {
+    if let Some(items) = array.as_dense_mut() {
+        items.extend(values);
+        return Ok(());
+    }
     let end = array.len();
-    splice(array, end, 0, values)
+    splice_slots(array, end, 0, values.into_iter().map(Slot::Value))
 }
 
 /// Assigns at an index that holds nothing yet: a hole, or anywhere past the end, leaving holes before it.

@@ -1,0 +1,617 @@
+//! Patch application against a naive model, and conflict footprints against their brute-force definition
+//! (WIRE-602…608, decisions 27 and 28).
+
+use memory_wire::codec::{MAX_HOLES, encode};
+use memory_wire::equality::value_equal;
+use memory_wire::patch::{PatchError, PatchOp, apply_patches, parse_patches, patches_to_value};
+use memory_wire::pointer::{DocPath, encode_pointer, parse_pointer, paths_overlap};
+use memory_wire::value;
+use memory_wire::value::{Object, Slot, SlotRef, Value};
+use proptest::prelude::*;
+
+/// The model's node: every slot of an array is its own `Option`, every container its own copy.
+#[derive(Clone, Debug)]
+enum Node {
+    Leaf(Value),
+    Array(Vec<Option<Node>>),
+    Object(Vec<(String, Node)>),
+}
+
+fn to_node(value: &Value) -> Node {
+    match value {
+        Value::Object(object) => {
+            Node::Object(object.iter().map(|(k, v)| (k.to_string(), to_node(v))).collect())
+        }
+        Value::Array(array) => Node::Array(
+            array
+                .slots()
+                .flat_map(|slot| match slot {
+                    SlotRef::Value(v) => vec![Some(to_node(v))],
+                    SlotRef::Holes(n) => vec![None; n as usize],
+                })
+                .collect(),
+        ),
+        leaf => Node::Leaf(leaf.clone()),
+    }
+}
+
+fn to_value(node: &Node) -> Value {
+    match node {
+        Node::Leaf(value) => value.clone(),
+        Node::Object(entries) => {
+            Value::Object(entries.iter().map(|(k, v)| (k.as_str(), to_value(v))).collect())
+        }
+        Node::Array(slots) => {
+            let slots = slots
+                .iter()
+                .map(|slot| match slot {
+                    Some(node) => Slot::Value(to_value(node)),
+                    None => Slot::Holes(1),
+                })
+                .collect();
+            Value::Array(memory_wire::value::Array::from_slots(slots).unwrap())
+        }
+    }
+}
+
+/// A canonical index of an array of the model, which is never long.
+fn index(segment: &str) -> Option<usize> {
+    segment.parse::<usize>().ok().filter(|n| n.to_string() == segment)
+}
+
+type Outcome<T> = Result<T, ()>;
+
+fn child<'a>(node: &'a mut Node, segment: &str) -> Outcome<Option<&'a mut Node>> {
+    match node {
+        Node::Object(entries) => Ok(entries.iter_mut().find(|(k, _)| k == segment).map(|(_, v)| v)),
+        Node::Array(slots) => Ok(slots.get_mut(index(segment).ok_or(())?).and_then(Option::as_mut)),
+        Node::Leaf(_) => Err(()),
+    }
+}
+
+/// The existing value at a path.
+fn existing<'a>(root: &'a mut Node, path: &[String]) -> Outcome<&'a mut Node> {
+    match path {
+        [] => Ok(root),
+        [first, rest @ ..] => existing(child(root, first)?.ok_or(())?, rest),
+    }
+}
+
+fn set(object: &mut Vec<(String, Node)>, key: &str, value: Node) {
+    match object.iter_mut().find(|(k, _)| k == key) {
+        Some((_, slot)) => *slot = value,
+        None => object.push((key.to_owned(), value)),
+    }
+}
+
+/// What `path` has to lead through before its last segment, made where object keys are absent.
+fn make_way<'a>(root: &'a mut Node, path: &[String]) -> Outcome<(&'a mut Node, bool)> {
+    let looks_indexed = |s: &String| s == "-" || index(s).is_some();
+    match path {
+        [] | [_] => Ok((root, false)),
+        [first, rest @ ..] => {
+            if child(root, first)?.is_some() {
+                return make_way(child(root, first)?.ok_or(())?, rest);
+            }
+            let Node::Object(entries) = root else {
+                return Err(());
+            };
+            let (last, middle) = rest.split_last().ok_or(())?;
+            if middle.iter().any(looks_indexed) {
+                return Err(());
+            }
+            entries.push((first.clone(), Node::Object(vec![])));
+            let mut at = &mut entries.last_mut().ok_or(())?.1;
+            for name in middle {
+                let Node::Object(inner) = at else { return Err(()) };
+                inner.push((name.clone(), Node::Object(vec![])));
+                at = &mut inner.last_mut().ok_or(())?.1;
+            }
+            if looks_indexed(last) {
+                *at = Node::Array(vec![]);
+            }
+            Ok((at, true))
+        }
+    }
+}
+
+fn add(root: &mut Node, path: &[String], value: Node) -> Outcome<()> {
+    let Some(last) = path.last() else {
+        *root = value;
+        return Ok(());
+    };
+    match make_way(root, path)?.0 {
+        Node::Object(entries) => set(entries, last, value),
+        Node::Array(slots) => {
+            let at = if last == "-" {
+                slots.len()
+            } else {
+                index(last).filter(|i| *i <= slots.len()).ok_or(())?
+            };
+            slots.insert(at, Some(value));
+        }
+        Node::Leaf(_) => return Err(()),
+    }
+    Ok(())
+}
+
+fn remove(root: &mut Node, path: &[String]) -> Outcome<Node> {
+    let (last, way) = path.split_last().ok_or(())?;
+    match existing(root, way)? {
+        Node::Object(entries) => {
+            let at = entries.iter().position(|(k, _)| k == last).ok_or(())?;
+            Ok(entries.remove(at).1)
+        }
+        Node::Array(slots) => {
+            let at = index(last)
+                .filter(|i| slots.get(*i).is_some_and(Option::is_some))
+                .ok_or(())?;
+            slots.remove(at).ok_or(())
+        }
+        Node::Leaf(_) => Err(()),
+    }
+}
+
+fn equal(a: &Node, b: &Value) -> bool {
+    value_equal(&to_value(a), b)
+}
+
+fn push_values(slots: &mut Vec<Option<Node>>, values: &[Value], unique: bool) {
+    for value in values {
+        if !unique || !slots.iter().flatten().any(|element| equal(element, value)) {
+            slots.push(Some(to_node(value)));
+        }
+    }
+}
+
+fn append(root: &mut Node, path: &[String], values: &[Value], unique: bool) -> Outcome<()> {
+    let Some(last) = path.last() else { return Err(()) };
+    let (parent, fresh) = make_way(root, path)?;
+    let mut created = Vec::new();
+    push_values(&mut created, values, unique);
+    match parent {
+        Node::Object(entries) => match entries.iter_mut().find(|(k, _)| k == last) {
+            Some((_, Node::Array(slots))) => push_values(slots, values, unique),
+            Some(_) => return Err(()),
+            None => entries.push((last.clone(), Node::Array(created))),
+        },
+        Node::Array(parent) => match index(last) {
+            None if fresh => return Err(()),
+            None => {}
+            Some(at) if fresh && at > 0 => return Err(()),
+            Some(at) => {
+                while parent.len() <= at {
+                    parent.push(None);
+                }
+                match &mut parent[at] {
+                    Some(Node::Array(slots)) => push_values(slots, values, unique),
+                    Some(_) => return Err(()),
+                    hole => *hole = Some(Node::Array(created)),
+                }
+            }
+        },
+        Node::Leaf(_) => return Err(()),
+    }
+    Ok(())
+}
+
+fn increment(root: &mut Node, path: &[String], by: f64) -> Outcome<()> {
+    let Some(last) = path.last() else { return Err(()) };
+    if by == 0.0 || !by.is_finite() {
+        return Err(());
+    }
+    let add_to = |node: &mut Node| match node {
+        Node::Leaf(Value::Number(n)) => {
+            *n += by;
+            Ok(())
+        }
+        Node::Leaf(undefined @ Value::Undefined) => {
+            *undefined = Value::Number(by);
+            Ok(())
+        }
+        _ => Err(()),
+    };
+    match make_way(root, path)?.0 {
+        Node::Object(entries) => match entries.iter_mut().find(|(k, _)| k == last) {
+            Some((_, node)) => add_to(node),
+            None => {
+                entries.push((last.clone(), Node::Leaf(by.into())));
+                Ok(())
+            }
+        },
+        Node::Array(slots) => {
+            let at = index(last).filter(|i| *i <= slots.len()).ok_or(())?;
+            if at == slots.len() {
+                slots.push(None);
+            }
+            match &mut slots[at] {
+                Some(node) => add_to(node),
+                hole => {
+                    *hole = Some(Node::Leaf(by.into()));
+                    Ok(())
+                }
+            }
+        }
+        Node::Leaf(_) => Err(()),
+    }
+}
+
+/// One operation, read from its wire form so that the model shares nothing with the implementation.
+fn model_apply(root: &mut Node, op: &Value) -> Outcome<()> {
+    let pointer = |key| -> Vec<String> {
+        let text = op.member(key).and_then(Value::as_str).unwrap();
+        parse_pointer(text)
+            .unwrap()
+            .iter()
+            .map(ToString::to_string)
+            .collect()
+    };
+    let list = |key| {
+        op.member(key)
+            .and_then(Value::as_array)
+            .unwrap()
+            .as_dense()
+            .unwrap()
+            .to_vec()
+    };
+    let number = |key| op.member(key).and_then(Value::as_f64).unwrap();
+    let written = || op.member("value").cloned().unwrap_or(Value::Undefined);
+    let path = pointer("path");
+    match op.member("op").and_then(Value::as_str).unwrap() {
+        "replace" => match path.split_last() {
+            None => {
+                *root = to_node(&written());
+                Ok(())
+            }
+            Some((last, way)) => match existing(root, way)? {
+                Node::Object(entries) => {
+                    set(entries, last, to_node(&written()));
+                    Ok(())
+                }
+                array => {
+                    *child(array, last)?.ok_or(())? = to_node(&written());
+                    Ok(())
+                }
+            },
+        },
+        "add" => add(root, &path, to_node(&written())),
+        "remove" => remove(root, &path).map(drop),
+        "move" => {
+            let from = pointer("from");
+            if from.len() < path.len() && path.starts_with(&from) {
+                return Err(());
+            }
+            let value = remove(root, &from)?;
+            add(root, &path, value)
+        }
+        "splice" => match existing(root, &path)? {
+            Node::Array(slots) => {
+                let (at, count) = (number("index"), number("remove"));
+                if at < 0.0 || count < 0.0 || at > slots.len() as f64 {
+                    return Err(());
+                }
+                let at = at.trunc() as usize;
+                let count = (count.trunc() as usize).min(slots.len() - at);
+                slots.splice(at..at + count, list("add").iter().map(|v| Some(to_node(v))));
+                Ok(())
+            }
+            _ => Err(()),
+        },
+        "append" => append(root, &path, &list("values"), false),
+        "add-unique" => append(root, &path, &list("values"), true),
+        "remove-by-value" => {
+            if let Ok(Node::Array(slots)) = existing(root, &path) {
+                let wanted = written();
+                if slots.iter().flatten().any(|element| equal(element, &wanted)) {
+                    slots.retain(|slot| match slot {
+                        Some(element) => !equal(element, &wanted),
+                        None => !wanted.is_undefined(),
+                    });
+                }
+            }
+            Ok(())
+        }
+        "increment" => increment(root, &path, number("by")),
+        other => panic!("{other}"),
+    }
+}
+
+const NAMES: [&str; 10] = ["a", "b", "value", "", "a/b", "~1", "0", "1", "01", "7"];
+
+fn segment() -> impl Strategy<Value = String> {
+    prop_oneof![
+        8 => prop::sample::select(&NAMES[..]).prop_map(str::to_owned),
+        1 => Just("-".to_owned()),
+        1 => (0..12usize).prop_map(|n| n.to_string()),
+    ]
+}
+
+fn path() -> impl Strategy<Value = Vec<String>> {
+    prop::collection::vec(segment(), 0..5)
+}
+
+fn leaf() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        Just(Value::Undefined),
+        Just(Value::Null),
+        Just(Value::Bool(true)),
+        (-3..4i32).prop_map(Value::from),
+        Just(Value::Number(f64::NAN)),
+        Just(Value::Number(-0.0)),
+        "[a-c]{0,2}".prop_map(Value::from),
+    ]
+}
+
+fn tree() -> impl Strategy<Value = Value> {
+    leaf().prop_recursive(4, 24, 5, |inner| {
+        prop_oneof![
+            prop::collection::vec((prop::sample::select(&NAMES[..]), inner.clone()), 0..5)
+                .prop_map(|entries| Value::Object(entries.into_iter().collect())),
+            prop::collection::vec(
+                prop_oneof![4 => inner.prop_map(Slot::Value), 1 => (1..4u32).prop_map(Slot::Holes)],
+                0..6
+            )
+            .prop_map(|slots| Value::Array(memory_wire::value::Array::from_slots(slots).unwrap())),
+        ]
+    })
+}
+
+fn document() -> impl Strategy<Value = Value> {
+    prop::collection::vec((prop::sample::select(&NAMES[..]), tree()), 0..5)
+        .prop_map(|entries| Value::Object(entries.into_iter().collect()))
+}
+
+fn operation() -> impl Strategy<Value = Value> {
+    let pointer = || path().prop_map(|path| encode_pointer(&path));
+    let values = || prop::collection::vec(tree(), 0..4);
+    let flag = || any::<bool>();
+    prop_oneof![
+        (pointer(), tree()).prop_map(|(path, v)| value!({ "op": "replace", "path": path, "value": v })),
+        (pointer(), tree()).prop_map(|(path, v)| value!({ "op": "add", "path": path, "value": v })),
+        pointer().prop_map(|path| value!({ "op": "remove", "path": path })),
+        (pointer(), pointer()).prop_map(|(from, path)| value!({ "op": "move", "from": from, "path": path })),
+        (pointer(), -1.0..6.0f64, -1.0..6.0f64, values()).prop_map(
+            |(path, index, remove, add)| value!({ "op": "splice", "path": path, "index": index, "remove": remove, "add": add })
+        ),
+        (pointer(), values(), flag())
+            .prop_map(|(path, v, c)| value!({ "op": "append", "path": path, "values": v, "createsKey": c })),
+        (pointer(), values(), flag())
+            .prop_map(|(path, v, c)| value!({ "op": "add-unique", "path": path, "values": v, "createsKey": c })),
+        (pointer(), tree()).prop_map(|(path, v)| value!({ "op": "remove-by-value", "path": path, "value": v })),
+        (pointer(), -2..3i32, flag())
+            .prop_map(|(path, by, c)| value!({ "op": "increment", "path": path, "by": by, "createsKey": c })),
+    ]
+}
+
+/// A path that often leads somewhere: most steps follow what is there.
+fn aimed(document: &Value, steps: &[(prop::sample::Index, String)]) -> Vec<String> {
+    let mut path = Vec::new();
+    let mut node = Some(document);
+    for (choice, stray) in steps {
+        let next = match node {
+            Some(Value::Object(object)) if !object.is_empty() => {
+                Some(choice.get(object.entries()).0.to_string())
+            }
+            Some(Value::Array(array)) if !array.is_empty() => Some(choice.index(array.len()).to_string()),
+            _ => None,
+        };
+        let segment = next
+            .filter(|_| choice.index(8) > 0)
+            .unwrap_or_else(|| stray.clone());
+        node = node.and_then(|node| node.at_path(&[segment.as_str()]));
+        path.push(segment);
+    }
+    path
+}
+
+fn steps() -> impl Strategy<Value = Vec<(prop::sample::Index, String)>> {
+    prop::collection::vec((any::<prop::sample::Index>(), segment()), 0..5)
+}
+
+fn check_against_model(document: &Value, operations: &[Value]) -> Result<(), TestCaseError> {
+    let before = encode(document).unwrap();
+    let list = Value::from(operations.to_vec());
+    let patches = parse_patches(&list).unwrap();
+    prop_assert_eq!(
+        encode(&patches_to_value(&patches)).unwrap(),
+        encode(&list).unwrap()
+    );
+
+    let mut model = to_node(document);
+    let expected = operations.iter().try_for_each(|op| model_apply(&mut model, op));
+    let expected = expected.and_then(|()| match &model {
+        Node::Object(_) => Ok(to_value(&model)),
+        _ => Err(()),
+    });
+    match (apply_patches(document, &patches), expected) {
+        (Ok(actual), Ok(expected)) => prop_assert_eq!(encode(&actual).unwrap(), encode(&expected).unwrap()),
+        (Err(_), Err(())) => {}
+        (actual, expected) => prop_assert!(
+            false,
+            "applied {:?}, the model says {:?}",
+            actual,
+            expected.map(|v| encode(&v))
+        ),
+    }
+    prop_assert_eq!(encode(document).unwrap(), before, "the base is untouched");
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    #[test]
+    fn wire_604_application_equals_the_naive_model(
+        document in document(),
+        operations in prop::collection::vec((operation(), steps(), steps()), 1..6),
+    ) {
+        let aim: Vec<Value> = operations
+            .into_iter()
+            .map(|(op, path, from)| {
+                let mut op = op.as_object().unwrap().clone();
+                op.insert("path", encode_pointer(&aimed(&document, &path)));
+                if op.contains_key("from") {
+                    op.insert("from", encode_pointer(&aimed(&document, &from)));
+                }
+                Value::Object(op)
+            })
+            .collect();
+        check_against_model(&document, &aim)?;
+    }
+
+    #[test]
+    fn wire_604_application_equals_the_naive_model_on_stray_paths(
+        document in document(),
+        operations in prop::collection::vec(operation(), 1..4),
+    ) {
+        check_against_model(&document, &operations)?;
+    }
+
+    #[test]
+    fn wire_608_footprint_equals_its_definition(op in operation(), read in path()) {
+        let op = PatchOp::from_value(&op).unwrap();
+        let read: DocPath = read.into_iter().map(Into::into).collect();
+        let starts = |long: &[_], short: &[_]| (0..=long.len()).any(|cut| long[..cut] == *short);
+        let touched: Vec<DocPath> = op.touched_paths().cloned().collect();
+        let recursive = touched.iter().any(|t| starts(t, &read) || starts(&read, t));
+        prop_assert_eq!(op.conflicts_with_read(&read, false), recursive);
+        prop_assert_eq!(touched.iter().any(|t| paths_overlap(t, &read)), recursive);
+
+        let mut extended = touched.clone();
+        if op.changes_parent_key_set() {
+            extended.extend(touched.iter().map(|t| t[..t.len().saturating_sub(1)].to_vec()));
+        }
+        prop_assert_eq!(op.conflicts_with_read(&read, true), extended.iter().any(|t| starts(&read, t)));
+    }
+
+    #[test]
+    fn wire_601_pointers_read_back(path in path()) {
+        let path: DocPath = path.into_iter().map(Into::into).collect();
+        prop_assert_eq!(parse_pointer(&encode_pointer(&path)).unwrap(), path);
+    }
+}
+
+fn apply(document: &Value, op: Value) -> Result<Value, PatchError> {
+    apply_patches(document, &[PatchOp::from_value(&op).unwrap()])
+}
+
+#[test]
+fn decision_27_a_huge_gap_is_refused_before_anything_is_allocated() {
+    let document = value!({ "value": [] });
+    let at = |index: u64| {
+        apply(
+            &document,
+            value!({ "op": "append", "path": (format!("/value/{index}")), "values": [1] }),
+        )
+    };
+    let filled = at(MAX_HOLES).unwrap();
+    assert_eq!(
+        filled
+            .at_path(&["value"])
+            .and_then(Value::as_array)
+            .unwrap()
+            .len() as u64,
+        MAX_HOLES + 1
+    );
+    for index in [MAX_HOLES + 1, 4_294_967_294] {
+        let at_limit = PatchError::HoleBudget {
+            limit: MAX_HOLES,
+            at: format!("/value/{index}"),
+        };
+        assert_eq!(at(index).unwrap_err(), at_limit);
+    }
+    assert_eq!(
+        at(4_294_967_295).unwrap_err(),
+        PatchError::IndexOutOfBounds("4294967295".into())
+    );
+}
+
+#[test]
+fn decision_27_holes_of_one_array_are_counted_together() {
+    let document = value!({ "value": [] });
+    let half = MAX_HOLES / 2 + 1;
+    let once = apply(
+        &document,
+        value!({ "op": "append", "path": (format!("/value/{half}")), "values": [] }),
+    )
+    .unwrap();
+    let twice = apply(
+        &once,
+        value!({ "op": "append", "path": (format!("/value/{}", 2 * half + 1)), "values": [] }),
+    );
+    assert!(matches!(twice, Err(PatchError::HoleBudget { .. })), "{twice:?}");
+}
+
+#[test]
+fn decision_28_unsafe_tokens_are_refused_wherever_they_stand() {
+    let document = value!({ "value": { "a": 1 } });
+    for op in [
+        value!({ "op": "add", "path": "/value/__proto__", "value": 1 }),
+        value!({ "op": "replace", "path": "/value/constructor", "value": 1 }),
+        value!({ "op": "add", "path": "/value/constructor/x", "value": 1 }),
+        value!({ "op": "move", "from": "/value/a", "path": "/value/__proto__" }),
+        value!({ "op": "move", "from": "/value/constructor", "path": "/value/a" }),
+        value!({ "op": "increment", "path": "/value/__proto__", "by": 1 }),
+    ] {
+        assert!(
+            matches!(apply(&document, op.clone()), Err(PatchError::UnsafeKey { .. })),
+            "{op:?}"
+        );
+    }
+    let ordinary = apply(
+        &document,
+        value!({ "op": "add", "path": "/value/prototype", "value": 1 }),
+    )
+    .unwrap();
+    assert!(ordinary.at_path(&["value", "prototype"]).is_some());
+}
+
+#[test]
+fn wire_603_a_failed_list_leaves_the_base_and_reports_the_first_failure() {
+    let document = value!({ "value": { "a": [1, 2] } });
+    let before = encode(&document).unwrap();
+    let list = value!([
+        { "op": "append", "path": "/value/a", "values": [3] },
+        { "op": "remove", "path": "/value/nope" },
+        { "op": "remove", "path": "/also/nope" }
+    ]);
+    let error = apply_patches(&document, &parse_patches(&list).unwrap()).unwrap_err();
+    assert_eq!(error.to_string(), "missing object key at /value/nope");
+    assert_eq!(encode(&document).unwrap(), before);
+}
+
+#[test]
+fn wire_607_unknown_fields_are_kept_and_bad_ones_named() {
+    let op = value!({ "op": "replace", "path": "/value", "value": 1, "note": { "later": true } });
+    let kept = PatchOp::from_value(&op).unwrap();
+    assert_eq!(encode(kept.source()).unwrap(), encode(&op).unwrap());
+
+    let text = |op: Value| PatchOp::from_value(&op).unwrap_err().to_string();
+    assert_eq!(
+        text(value!({ "op": "zap", "path": "" })),
+        "unknown patch operation: zap"
+    );
+    assert_eq!(text(value!(null)), "unknown patch operation: undefined");
+    assert_eq!(
+        text(value!({ "op": "append", "path": "", "values": 1 })),
+        "patch append: field values must be an array"
+    );
+    assert_eq!(
+        text(value!({ "op": "splice", "path": "", "remove": 1, "add": [] })),
+        "patch splice: field index must be a number"
+    );
+    assert_eq!(
+        text(value!({ "op": "move", "path": "" })),
+        "patch move: field from must be a JSON pointer"
+    );
+    let built: Object = PatchOp::append(vec!["value".into()], vec![1.into()], true)
+        .source()
+        .as_object()
+        .unwrap()
+        .clone();
+    assert!(
+        PatchOp::from_value(&built.into())
+            .unwrap()
+            .changes_parent_key_set()
+    );
+}
