@@ -203,6 +203,12 @@ impl Object {
         Some(&mut Arc::make_mut(&mut self.0)[at].1)
     }
 
+    /// Where the entries live: equal for two handles exactly when [`Object::ptr_eq`], as long as one of them is
+    /// kept. A key for caches that hold the object they are keyed by, and for nothing else.
+    pub fn address(&self) -> usize {
+        Arc::as_ptr(&self.0) as usize
+    }
+
     /// True when both handles share one allocation (so they are equal without looking).
     pub fn ptr_eq(&self, other: &Object) -> bool {
         Arc::ptr_eq(&self.0, &other.0)

@@ -1,0 +1,194 @@
+//! The everything walk (TRV §6): below a true-like schema every member is visited and every link followed to its
+//! end. Links whose reach has been walked under the very same selector are left out in queries (decision 24).
+
+use super::build::Build;
+use super::hop::{Hop, Last, Reached};
+use super::memo::visit_key;
+use super::schema::Schema;
+use super::slot;
+use super::source::{Dep, TraverseError};
+use super::tracker::Walked;
+use super::walker::{Node, Position, Run};
+use crate::js_string::JsString;
+use crate::value::{SlotRef, Value};
+
+/// Where a link was met: the two positions differ in which schema governs what is behind it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Met {
+    AsMember,
+    AsElement,
+}
+
+impl<'w, 'a, B: Build> Run<'w, 'a, B> {
+    /// Visits everything below `node`. `default` stands in for an undefined value.
+    pub(super) async fn everything(self, node: Node, position: Position, default: Option<Value>) -> Result<B::Out, TraverseError> {
+        let walker = self.walker;
+        let named_by = walker.building().then_some((position.place, None));
+        let key = visit_key(node.place, None, named_by);
+        if let Some(Ok(known)) = walker.memo.borrow().visit(&key) {
+            return Ok(known);
+        }
+        walker.note(node.place, Dep::Shallow);
+        let out = match &node.value {
+            Value::Undefined => walker.leaf(default.as_ref().unwrap_or(&Value::Undefined)),
+            link if slot::link_payload(link).is_some() => self.everything_behind(&node, Met::AsMember).await?,
+            Value::Array(_) | Value::Object(_) => {
+                let guard = (node.place, None);
+                if let Some(open) = walker.open.borrow().get(&guard) {
+                    return Ok(open.clone());
+                }
+                let at = walker.build_addr(position.place);
+                let out = match &node.value {
+                    Value::Array(_) => walker.build.borrow_mut().array(at),
+                    _ => walker.build.borrow_mut().object(at),
+                };
+                walker.open.borrow_mut().insert(guard.clone(), out.clone());
+                let filled = self.everything_inside(&node, &out).await;
+                walker.open.borrow_mut().remove(&guard);
+                filled?;
+                out
+            }
+            leaf => walker.leaf(leaf),
+        };
+        walker.memo.borrow_mut().remember(key, &Ok(out.clone()));
+        Ok(out)
+    }
+
+    async fn everything_inside(&self, node: &Node, out: &B::Out) -> Result<(), TraverseError> {
+        let walker = self.walker;
+        match &node.value {
+            Value::Array(array) => {
+                let mut index = 0usize;
+                for slot in array.slots() {
+                    match slot {
+                        SlotRef::Value(element) => {
+                            let element = self.everything_at(node, &JsString::from(index.to_string()), element, Met::AsElement).await?;
+                            walker.build.borrow_mut().push(out, Some(element));
+                            index += 1;
+                        }
+                        SlotRef::Holes(n) => {
+                            index += n as usize;
+                            if walker.building() {
+                                (0..n).for_each(|_| walker.build.borrow_mut().push(out, None));
+                            }
+                        }
+                    }
+                }
+            }
+            Value::Object(object) => {
+                for (key, member) in object.iter() {
+                    let member = self.everything_at(node, key, member, Met::AsMember).await?;
+                    walker.build.borrow_mut().insert(out, key, member);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    async fn everything_at(&self, parent: &Node, segment: &JsString, value: &Value, met: Met) -> Result<B::Out, TraverseError> {
+        let walker = self.walker;
+        let container = matches!(value, Value::Array(_) | Value::Object(_));
+        if !container && !walker.building() {
+            return Ok(walker.leaf(value));
+        }
+        let node = Node { place: walker.child(parent.place, segment), value: value.clone() };
+        if met == Met::AsElement && slot::link_payload(value).is_some() {
+            return self.everything_behind(&node, Met::AsElement).await;
+        }
+        let position = Position { place: node.place, schema: None };
+        self.deep.call(self.clone().everything(node, position, None)).await
+    }
+
+    /// TRV-602 and 603.
+    async fn everything_behind(&self, slot: &Node, met: Met) -> Result<B::Out, TraverseError> {
+        let walker = self.walker;
+        let null = || Ok(walker.leaf(&Value::Null));
+        let everything = Schema::everything();
+        let Some(hop) = walker.hop(slot, &[], Some(&everything))? else {
+            walker.note(slot.place, Dep::Deep);
+            return null();
+        };
+        let covered = met == Met::AsMember && walker.tracks() && walker.hop_covered(&hop)?;
+        if self.walked_before(slot, &hop, met)? {
+            return null();
+        }
+        let redirected = walker.path_walk(slot.clone(), &[], Some(everything.clone()), Last::Redirect, Some(hop.clone()))?;
+        if redirected.node.value.is_undefined() {
+            return null();
+        }
+        if covered && !walker.same_id(walker.doc_of(redirected.node.place), walker.doc_of(slot.place)) {
+            return null();
+        }
+        let own = hop.own_schema.clone().filter(|own| met == Met::AsMember && !own.is_true_like());
+        let first = (redirected.node.place == slot.place).then(|| hop.clone());
+        let Reached { node, .. } = match met {
+            Met::AsMember => {
+                walker.path_walk(redirected.node.clone(), &[], Some(everything), Last::Value, first)?
+            }
+            Met::AsElement => {
+                let one = match slot::link_payload(&redirected.node.value) {
+                    Some(_) => walker.follow_one(redirected.node.clone(), redirected.schema.clone())?,
+                    None => redirected.clone(),
+                };
+                walker.path_walk(one.node, &[], Some(everything), Last::Value, None)?
+            }
+        };
+        walker.mark(&hop, Walked { selected: own.is_some() || hop.is_everything(), everything: own.is_none() })?;
+        let position = Position { place: redirected.node.place, schema: None };
+        match own {
+            Some(own) => {
+                let selected = self.deep.call(self.clone().walk(node, own, position, None)).await?;
+                selected.map_or_else(|_| null(), Ok)
+            }
+            None => self.deep.call(self.clone().everything(node, position, None)).await,
+        }
+    }
+
+    /// Decision 24: exactly this selector was followed before, with the same continuation.
+    fn walked_before(&self, slot: &Node, hop: &Hop, met: Met) -> Result<bool, TraverseError> {
+        let walker = self.walker;
+        if !walker.skip_walked || walker.same_id(hop.target, walker.doc_of(slot.place)) {
+            return Ok(false);
+        }
+        let key = walker.key(hop.target)?;
+        let walked = walker.tracker.borrow().walked(&key, &hop.selector);
+        Ok(match met {
+            Met::AsMember => walked.selected,
+            Met::AsElement => walked.everything,
+        })
+    }
+}
+
+impl Hop {
+    /// True when the selector at the target selects everything there.
+    pub(super) fn is_everything(&self) -> bool {
+        self.selector.schema.as_ref().is_some_and(Schema::is_true_like)
+    }
+}
+
+impl<B: Build> super::walker::Walker<'_, B> {
+    /// Records how far the reach behind a link is walked.
+    pub(super) fn mark(&self, hop: &Hop, walked: Walked) -> Result<(), TraverseError> {
+        if self.skip_walked {
+            let key = self.key(hop.target)?;
+            self.tracker.borrow_mut().mark_walked(&key, &hop.selector, walked);
+        }
+        Ok(())
+    }
+
+    /// The address of a place, when somebody is going to read it.
+    pub(super) fn build_addr(&self, place: super::place::PlaceIx) -> super::source::Addr {
+        if self.building() {
+            self.addr(place)
+        } else {
+            super::source::Addr {
+                space: Default::default(),
+                id: Default::default(),
+                scope: Default::default(),
+                path: Vec::new(),
+            }
+        }
+    }
+}
+

@@ -1,0 +1,176 @@
+//! What a walk has reached (TRV-301…303): a multimap from documents to the selectors they were reached with, and
+//! the coverage test on it. The engine keeps one per tracked graph; the runner one per dependency collection.
+
+use std::sync::{Arc, OnceLock};
+
+use rustc_hash::FxHashMap;
+
+use super::schema::Schema;
+use super::source::DocKey;
+use crate::js_string::JsString;
+
+/// "At this document-rooted path, this schema applies." An absent schema counts as `false` (TRV-101).
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Selector {
+    /// From the document's root; the first segment is normally `value`.
+    pub path: Arc<[JsString]>,
+    /// What applies there.
+    pub schema: Option<Schema>,
+}
+
+impl Selector {
+    /// The selector of a path and a schema.
+    pub fn new(path: impl Into<Arc<[JsString]>>, schema: Option<Schema>) -> Selector {
+        Selector { path: path.into(), schema }
+    }
+
+    /// TRV-102: from a query root's value-relative path and optional schema.
+    pub fn from_root(path: &[JsString], schema: Option<Schema>) -> Selector {
+        let path = std::iter::once(value_segment()).chain(path.iter().cloned()).collect();
+        Selector { path, schema: Some(schema.unwrap_or_else(Schema::nothing)) }
+    }
+
+    /// `{path: [], schema: false}`: deliver the document, cover nothing but itself (TRV-102).
+    pub fn rejecting() -> Selector {
+        Selector { path: Arc::new([]), schema: Some(Schema::nothing()) }
+    }
+
+    /// `{path: ["value"], schema: true}` (TRV-102).
+    pub fn everything() -> Selector {
+        Selector { path: value_path(), schema: Some(Schema::everything()) }
+    }
+}
+
+/// The first segment of user data.
+pub(super) fn value_segment() -> JsString {
+    value_path()[0].clone()
+}
+
+/// `["value"]`, shared.
+pub(super) fn value_path() -> Arc<[JsString]> {
+    static PATH: OnceLock<Arc<[JsString]>> = OnceLock::new();
+    PATH.get_or_init(|| Arc::new(["value".into()])).clone()
+}
+
+/// How far a tracked selector's reach has been walked by the everything walk (decision 24).
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Walked {
+    /// What the selector's schema selects below the link that carried it.
+    pub(super) selected: bool,
+    /// Everything below it.
+    pub(super) everything: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    selector: Selector,
+    walked: Walked,
+    /// The tracker's epoch in which `walked` was recorded; a record of an earlier epoch counts for nothing.
+    epoch: u32,
+}
+
+impl Entry {
+    fn new(selector: Selector) -> Entry {
+        Entry { selector, walked: Walked::default(), epoch: 0 }
+    }
+}
+
+/// The reached documents with their selectors.
+#[derive(Clone, Debug, Default)]
+pub struct Tracker {
+    entries: FxHashMap<DocKey, Vec<Entry>>,
+    epoch: u32,
+}
+
+impl Tracker {
+    /// An empty tracker.
+    pub fn new() -> Tracker {
+        Tracker::default()
+    }
+
+    /// Adds a selector; true when the key was not tracked before.
+    pub fn add(&mut self, key: &DocKey, selector: Selector) -> bool {
+        match self.entries.get_mut(key) {
+            Some(entries) => {
+                if !entries.iter().any(|entry| entry.selector == selector) {
+                    entries.push(Entry::new(selector));
+                }
+                false
+            }
+            None => {
+                self.entries.insert(key.clone(), vec![Entry::new(selector)]);
+                true
+            }
+        }
+    }
+
+    /// Removes a key with all its selectors and returns them: what an incremental refresh evaluates again.
+    pub fn remove(&mut self, key: &DocKey) -> Vec<Selector> {
+        self.entries.remove(key).unwrap_or_default().into_iter().map(|entry| entry.selector).collect()
+    }
+
+    /// TRV-303: some tracked selector at `key` makes a walk under `selector` unnecessary.
+    pub fn covers(&self, key: &DocKey, selector: &Selector) -> bool {
+        let Some(entries) = self.entries.get(key) else { return false };
+        let nothing = Schema::nothing();
+        let schema = selector.schema.as_ref().unwrap_or(&nothing);
+        entries.iter().any(|entry| {
+            let Some(tracked) = &entry.selector.schema else { return false };
+            (tracked.is_true_like() && selector.path.starts_with(&entry.selector.path))
+                || (tracked == schema && entry.selector.path == selector.path)
+        })
+    }
+
+    /// How far the reach of exactly this selector has been walked.
+    pub(super) fn walked(&self, key: &DocKey, selector: &Selector) -> Walked {
+        let entry = self.entries.get(key).and_then(|all| all.iter().find(|entry| entry.selector == *selector));
+        entry.filter(|entry| entry.epoch == self.epoch).map_or_else(Walked::default, |entry| entry.walked)
+    }
+
+    pub(super) fn mark_walked(&mut self, key: &DocKey, selector: &Selector, walked: Walked) {
+        let entry = self.entries.get_mut(key).and_then(|all| all.iter_mut().find(|entry| entry.selector == *selector));
+        if let Some(entry) = entry {
+            if entry.epoch != self.epoch {
+                *entry = Entry { selector: entry.selector.clone(), walked, epoch: self.epoch };
+            }
+            entry.walked.selected |= walked.selected;
+            entry.walked.everything |= walked.everything;
+        }
+    }
+
+    /// Forgets which reaches have been walked: the next walk skips nothing that only the record allows to skip.
+    /// Called when a document appears that a link named while it was absent, because no selector leads to it.
+    pub fn forget_walked(&mut self) {
+        self.epoch += 1;
+    }
+
+    /// True when the document is tracked at all.
+    pub fn contains(&self, key: &DocKey) -> bool {
+        self.entries.contains_key(key)
+    }
+
+    /// The selectors of a document, in the order they were added.
+    pub fn selectors<'t>(&'t self, key: &DocKey) -> impl Iterator<Item = &'t Selector> + use<'t> {
+        self.entries.get(key).into_iter().flatten().map(|entry| &entry.selector)
+    }
+
+    /// The tracked documents, in no particular order.
+    pub fn keys(&self) -> impl ExactSizeIterator<Item = &DocKey> + '_ {
+        self.entries.keys()
+    }
+
+    /// Number of tracked documents.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// True when nothing is tracked.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+/// TRV-303 as a function.
+pub fn covered(tracker: &Tracker, key: &DocKey, selector: &Selector) -> bool {
+    tracker.covers(key, selector)
+}
