@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use smol_str::SmolStr;
 
 use crate::hash::tagged_hash;
-use crate::link::{Regime, link_payload, link_value};
+use crate::link::{LinkRef, Regime, link_payload, link_value};
 use crate::message::{SessionSync, UpsertContent};
-use crate::value::{Array, Object, Slot, SlotRef, Value};
+use crate::value::{Array, Object, Slot, SlotRef, Slots, Value};
 
 /// Prefix of a reference into a frame's own table.
 pub const SCHEMA_REF_PREFIX: &str = "schema-ref@2:";
@@ -138,52 +138,128 @@ fn is_schema_document_ref(schema: &Object) -> bool {
 
 /// Rewrites the `schema` of every link of a document; `None` when nothing changed, so that untouched parts stay
 /// shared. Arrays, plain objects and link payloads are walked; a link's schema and the inside of tagged values are
-/// not. Documents are at most [`crate::codec::MAX_DEPTH`] deep, which bounds the recursion.
+/// not. Keeps its own stack: documents nest deeper than a thread's can follow.
 fn rewrite_links<E>(
-    value: &Value,
+    document: &Value,
     regime: Regime,
     rewrite: &mut impl FnMut(&Value) -> Result<Option<Value>, E>,
 ) -> Result<Option<Value>, E> {
-    if let Some(payload) = link_payload(value, regime).and_then(|link| link.as_object()) {
-        let mut changed: Option<Object> = None;
-        for (key, member) in payload.iter() {
-            let rewritten = if *key == "schema" {
-                rewrite(member)?
-            } else {
-                rewrite_links(member, regime, rewrite)?
-            };
-            if let Some(rewritten) = rewritten {
-                changed
-                    .get_or_insert_with(|| payload.clone())
-                    .insert(key.clone(), rewritten);
+    let Some(root) = Walk::of(document, regime) else {
+        return Ok(None);
+    };
+    let mut open = vec![root];
+    while let Some(walk) = open.last_mut() {
+        match walk.next() {
+            Some(Child::Schema(schema)) => {
+                let rewritten = rewrite(schema)?;
+                walk.record(rewritten);
             }
-        }
-        // A rewritten link loses the siblings of `link@1` in its envelope, as in the reference.
-        return Ok(changed.map(|payload| link_value(payload, regime)));
-    }
-    match value {
-        Value::Object(object) => {
-            let mut changed: Option<Object> = None;
-            for (key, member) in object.iter() {
-                if let Some(rewritten) = rewrite_links(member, regime, rewrite)? {
-                    changed
-                        .get_or_insert_with(|| object.clone())
-                        .insert(key.clone(), rewritten);
+            Some(Child::Data(child)) => open.extend(Walk::of(child, regime)),
+            None => {
+                let rewritten = open.pop().and_then(|walk| walk.finish(regime));
+                match open.last_mut() {
+                    Some(parent) => parent.record(rewritten),
+                    None => return Ok(rewritten),
                 }
             }
-            Ok(changed.map(Value::Object))
         }
-        Value::Array(array) => {
-            let mut rewritten = Vec::new();
-            for (at, element) in array.elements() {
-                if let Some(element) = rewrite_links(element, regime, rewrite)? {
-                    rewritten.push((at, element));
-                }
-            }
-            Ok((!rewritten.is_empty()).then(|| Value::Array(with_elements(array, rewritten))))
-        }
-        _ => Ok(None),
     }
+    Ok(None)
+}
+
+/// A container under way: which child comes next, and which were rewritten.
+struct Walk<'a> {
+    container: Container<'a>,
+    /// Position of the next child: entry of an object, slot index of an array.
+    next: usize,
+    /// Rewritten children by position, ascending.
+    rewritten: Vec<(usize, Value)>,
+}
+
+enum Container<'a> {
+    /// The payload of a link; its `schema` is not data.
+    Payload(&'a Object),
+    Object(&'a Object),
+    Array(&'a Array, Slots<'a>),
+}
+
+enum Child<'a> {
+    Schema(&'a Value),
+    Data(&'a Value),
+}
+
+impl<'a> Walk<'a> {
+    /// The walk of a value that has children.
+    fn of(value: &'a Value, regime: Regime) -> Option<Walk<'a>> {
+        let container = match (link_payload(value, regime).and_then(LinkRef::as_object), value) {
+            (Some(payload), _) => Container::Payload(payload),
+            (None, Value::Object(object)) => Container::Object(object),
+            (None, Value::Array(array)) => Container::Array(array, array.slots()),
+            (None, _) => return None,
+        };
+        Some(Walk {
+            container,
+            next: 0,
+            rewritten: Vec::new(),
+        })
+    }
+
+    fn next(&mut self) -> Option<Child<'a>> {
+        match &mut self.container {
+            Container::Payload(object) => {
+                let (key, member) = object.entries().get(self.next)?;
+                self.next += 1;
+                Some(if *key == "schema" {
+                    Child::Schema(member)
+                } else {
+                    Child::Data(member)
+                })
+            }
+            Container::Object(object) => {
+                let (_, member) = object.entries().get(self.next)?;
+                self.next += 1;
+                Some(Child::Data(member))
+            }
+            Container::Array(_, slots) => loop {
+                match slots.next()? {
+                    SlotRef::Holes(n) => self.next += n as usize,
+                    SlotRef::Value(element) => {
+                        self.next += 1;
+                        return Some(Child::Data(element));
+                    }
+                }
+            },
+        }
+    }
+
+    /// Takes what became of the child that came last.
+    fn record(&mut self, rewritten: Option<Value>) {
+        if let Some(value) = rewritten {
+            self.rewritten.push((self.next - 1, value));
+        }
+    }
+
+    /// The container with its rewritten children, if there are any.
+    fn finish(self, regime: Regime) -> Option<Value> {
+        if self.rewritten.is_empty() {
+            return None;
+        }
+        Some(match self.container {
+            // A rewritten link loses the siblings of `link@1` in its envelope, as in the reference.
+            Container::Payload(payload) => link_value(with_entries(payload, self.rewritten), regime),
+            Container::Object(object) => Value::Object(with_entries(object, self.rewritten)),
+            Container::Array(array, _) => Value::Array(with_elements(array, self.rewritten)),
+        })
+    }
+}
+
+/// The object with some entries, by position, replaced.
+fn with_entries(object: &Object, replaced: Vec<(usize, Value)>) -> Object {
+    let mut entries = object.entries().to_vec();
+    for (at, value) in replaced {
+        entries[at].1 = value;
+    }
+    Object::from_entries(entries)
 }
 
 /// The array with some present elements, ascending by index, replaced.
@@ -214,27 +290,32 @@ pub fn find_reserved_reference(value: &Value, regime: Regime) -> Option<String> 
         let text = schema.as_str()?;
         (text.starts_with(SCHEMA_REF_PREFIX) || text.starts_with(SCHEMA_CAS_PREFIX)).then(|| text.to_owned())
     };
-    if let Some(payload) = link_payload(value, regime).and_then(|link| link.as_object()) {
-        return payload.iter().find_map(|(key, member)| match *key == "schema" {
-            true => reserved(member),
-            false => find_reserved_reference(member, regime),
-        });
+    let mut open = vec![Walk::of(value, regime)?];
+    if let Some(found) = alias_schema(value).and_then(reserved) {
+        return Some(found);
     }
-    match value {
-        Value::Object(object) => {
-            let alias = object
-                .get("$alias")
-                .and_then(|alias| alias.member("schema"))
-                .and_then(reserved);
-            alias.or_else(|| {
-                object
-                    .iter()
-                    .find_map(|(_, member)| find_reserved_reference(member, regime))
-            })
+    while let Some(walk) = open.last_mut() {
+        match walk.next() {
+            Some(Child::Schema(schema)) => {
+                if let Some(found) = reserved(schema) {
+                    return Some(found);
+                }
+            }
+            Some(Child::Data(child)) => {
+                if let Some(found) = alias_schema(child).and_then(reserved) {
+                    return Some(found);
+                }
+                open.extend(Walk::of(child, regime));
+            }
+            None => {
+                open.pop();
+            }
         }
-        Value::Array(array) => array
-            .elements()
-            .find_map(|(_, element)| find_reserved_reference(element, regime)),
-        _ => None,
     }
+    None
+}
+
+/// The schema of a legacy alias record.
+fn alias_schema(value: &Value) -> Option<&Value> {
+    value.member("$alias")?.member("schema")
 }
