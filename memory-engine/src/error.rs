@@ -226,7 +226,7 @@ impl EngineError {
                 "ConflictError"
             }
             OriginNotCommitted { .. } | ReceiptExists { .. } => "PreconditionFailedError",
-            Refused(_) | Scope(_) => "ProtocolError",
+            Refused(_) | Scope(_) | SqliteUnattached { .. } => "ProtocolError",
             EventAppendDuplicate { .. } => "EventAppendDuplicateError",
             RowLabelCommit { .. } => "RowLabelCommitError",
             WaveConflict { .. } => "WaveCommitConflictError",
@@ -241,7 +241,6 @@ impl EngineError {
             | SetNeedsDocument
             | SeqOutOfRange { .. }
             | InvalidSpaceId(_)
-            | SqliteUnattached { .. }
             | Stored(_)
             | Encode(_)
             | NotASessionKey(_)
