@@ -108,6 +108,21 @@ pub enum RunnerError {
         /// What came and what was expected.
         reason: String,
     },
+    /// A body refuses what it was asked, in words for the person who asked. For a handler this is the event's
+    /// consequence (SS-817).
+    #[error("{reason}")]
+    Refused {
+        /// Why, as a sentence.
+        reason: String,
+    },
+    /// RUN-1102: a body panicked; the run fails, the runtime goes on.
+    #[error("{action} panicked: {message}")]
+    Panicked {
+        /// Action or handler.
+        action: String,
+        /// Panic message.
+        message: String,
+    },
     /// The walk over a schema failed as a whole.
     #[error("read failed: {0}")]
     Traverse(String),
