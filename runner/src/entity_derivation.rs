@@ -45,10 +45,10 @@ fn respelled(id: &EntityId, scheme: &str) -> EntityId {
 /// How a cell contributes to a cause: its place, scope included, schema excluded.
 pub fn place_cause(link: &Link) -> Value {
     value!({
-        "path": path_cause(link),
-        "id": link.id.as_str(),
-        "space": link.space.as_str(),
-        "scope": link.scope.as_str(),
+        "path": (path_cause(link)),
+        "id": (link.id.as_str()),
+        "space": (link.space.as_str()),
+        "scope": (link.scope.as_str()),
     })
 }
 
@@ -60,7 +60,11 @@ pub fn entity_cause(id: &EntityId) -> Value {
 
 /// The spot an output goes to: `{space, id, path}`, kindless and without scope.
 pub fn spot_cause(link: &Link) -> Value {
-    value!({ "space": link.space.as_str(), "id": kindless(&link.id).as_str(), "path": path_cause(link) })
+    value!({
+        "space": (link.space.as_str()),
+        "id": (kindless(&link.id).as_str()),
+        "path": (path_cause(link)),
+    })
 }
 
 fn path_cause(link: &Link) -> Value {

@@ -23,7 +23,9 @@ pub enum RunnerError {
         action: &'static str,
     },
     /// RUN-84: a second space was written without saying so first.
-    #[error("StorageTransactionWriteIsolationError: transaction writes {open} and may not also write {requested}")]
+    #[error(
+        "StorageTransactionWriteIsolationError: transaction writes {open} and may not also write {requested}"
+    )]
     WriteIsolation {
         /// Space already claimed.
         open: SpaceId,
@@ -238,7 +240,10 @@ impl CommitError {
 
     /// A conflict made locally, ready to be retried at once (RUN-37).
     pub fn local_conflict(message: impl Into<String>) -> CommitError {
-        CommitError { gate: Some(Promise::ready(())), ..CommitError::new(CommitErrorName::Conflict, message) }
+        CommitError {
+            gate: Some(Promise::ready(())),
+            ..CommitError::new(CommitErrorName::Conflict, message)
+        }
     }
 
     /// Our own abort.
@@ -250,7 +255,8 @@ impl CommitError {
     pub fn normalised(name: &str, message: String) -> CommitError {
         let mut error = CommitError::new(CommitErrorName::from_text(name), message);
         if error.name == CommitErrorName::Transaction
-            && (error.message.contains("stale confirmed read") || error.message.contains("pending dependency"))
+            && (error.message.contains("stale confirmed read")
+                || error.message.contains("pending dependency"))
         {
             error.name = CommitErrorName::Conflict;
         }
@@ -282,7 +288,10 @@ mod tests {
 
     #[test]
     fn run_39_two_texts_mean_conflict() {
-        let e = CommitError::normalised("Weird", "stale confirmed read: of:a at seq 3 conflicted with seq 9".into());
+        let e = CommitError::normalised(
+            "Weird",
+            "stale confirmed read: of:a at seq 3 conflicted with seq 9".into(),
+        );
         assert_eq!(e.name, CommitErrorName::Conflict);
         assert_eq!(e.entity, Some(EntityId::from("of:a")));
         let e = CommitError::normalised("TransactionError", "pending dependency not resolved: 4".into());

@@ -10,7 +10,7 @@ use std::rc::{Rc, Weak};
 
 use indexmap::IndexMap;
 use memory_wire::commit_meta::CommitClass;
-use memory_wire::message::ClientCommit;
+use memory_wire::message::{ClientCommit, Operation};
 use memory_wire::stream_entry::{StreamEntry, StreamLink};
 use memory_wire::well_known::WATERMARK_DOCUMENT;
 use memory_wire::{EntityId, EventId, LocalSeq, Scope, Seq, SpaceId, Value};
@@ -25,8 +25,8 @@ use crate::scheduler::{ClientFire, EventDelivery, EventOutcome, Scheduler};
 use crate::seal::refusal;
 use crate::storage_manager::{NotificationSubscription, StorageManager};
 use crate::transaction::{
-    NativeCommit, NativeOp, NativeRead, OutboundAppend, PostCommitEffect, RunKind, RunTx, SealDestination,
-    SealOptions, SealSink, SealedVerdict,
+    NativeCommit, NativeRead, OutboundAppend, PostCommitEffect, RunKind, RunTx, SealDestination, SealOptions,
+    SealSink, SealedVerdict,
 };
 
 /// How far cascade ancestry is followed (RUN-703).
@@ -78,7 +78,9 @@ struct Listener(Weak<State>);
 
 impl NotificationSink for Listener {
     fn notify(&self, notification: &Notification) {
-        let Some(overlay) = self.0.upgrade().map(Overlay) else { return };
+        let Some(overlay) = self.0.upgrade().map(Overlay) else {
+            return;
+        };
         let mut sweep = false;
         for change in &notification.changes {
             if change.address.id.as_str() == WATERMARK_DOCUMENT {
@@ -137,18 +139,33 @@ impl Overlay {
             entry.verdict.settle(Ok(superseded("runtime disposed")));
         }
         for (_, intent) in self.0.intents.take() {
-            tell(intent.on_outcome, EventOutcome::Failed(CommitError::aborted("runtime disposed")));
+            tell(
+                intent.on_outcome,
+                EventOutcome::Failed(CommitError::aborted("runtime disposed")),
+            );
         }
     }
 
     // --- fire (RUN-701) ---------------------------------------------------------------------------------------
 
     fn fire(&self, fired: ClientFire) {
-        let ClientFire { event_id, stream, payload, options } = fired;
-        let target = StreamLink { id: stream.id.clone(), path: stream.path.clone(), scope: stream.scope };
+        let ClientFire {
+            event_id,
+            stream,
+            payload,
+            options,
+        } = fired;
+        let target = StreamLink {
+            id: stream.id.clone(),
+            path: stream.path.clone(),
+            scope: stream.scope,
+        };
         let sidecar = target.sidecar_id();
-        let intent =
-            Intent { space: stream.space.clone(), sidecar: sidecar.clone(), on_outcome: options.on_outcome };
+        let intent = Intent {
+            space: stream.space.clone(),
+            sidecar: sidecar.clone(),
+            on_outcome: options.on_outcome,
+        };
         self.0.intents.borrow_mut().insert(event_id.clone(), intent);
         self.watch(&stream.space);
         // The sidecar stays watched while an intent of it is outstanding.
@@ -163,10 +180,14 @@ impl Overlay {
         });
         let (overlay, appending) = (Rc::downgrade(&self.0), event_id.clone());
         appended.then(move |outcome| {
-            let Some(overlay) = overlay.upgrade().map(Overlay) else { return };
+            let Some(overlay) = overlay.upgrade().map(Overlay) else {
+                return;
+            };
             match outcome {
                 AppendOutcome::Delivered { .. } => {}
-                AppendOutcome::Refused(error) => overlay.end_intent(&appending, EventOutcome::Failed(error.clone())),
+                AppendOutcome::Refused(error) => {
+                    overlay.end_intent(&appending, EventOutcome::Failed(error.clone()))
+                }
                 AppendOutcome::NotDelivered => {
                     let error = CommitError::aborted("the event was not delivered before the runtime ended");
                     overlay.end_intent(&appending, EventOutcome::Failed(error));
@@ -193,7 +214,9 @@ impl Overlay {
 
     /// The intent is over: its echo and the echoes of its cascade go, its caller is told (RUN-703).
     fn end_intent(&self, event_id: &EventId, outcome: EventOutcome) {
-        let Some(intent) = self.0.intents.borrow_mut().shift_remove(event_id) else { return };
+        let Some(intent) = self.0.intents.borrow_mut().shift_remove(event_id) else {
+            return;
+        };
         self.0.jobless.borrow_mut().insert(event_id.clone());
         let over: Vec<Entry> = {
             let mut entries = self.0.entries.borrow_mut();
@@ -204,7 +227,9 @@ impl Overlay {
             over
         };
         for entry in over {
-            entry.verdict.settle(Ok(superseded("the event's consequence is here")));
+            entry
+                .verdict
+                .settle(Ok(superseded("the event's consequence is here")));
         }
         tell(intent.on_outcome, outcome);
         self.queue_sweep();
@@ -228,7 +253,12 @@ impl Overlay {
 
     /// RUN-703: a sidecar changed; its outstanding entries are looked up in the raw document, later.
     fn look_at_sidecar(&self, space: SpaceId, sidecar: EntityId) {
-        let concerned = self.0.intents.borrow().values().any(|i| i.space == space && i.sidecar == sidecar);
+        let concerned = self
+            .0
+            .intents
+            .borrow()
+            .values()
+            .any(|i| i.space == space && i.sidecar == sidecar);
         if !concerned {
             return;
         }
@@ -241,19 +271,38 @@ impl Overlay {
     }
 
     fn retire_consequenced(&self, space: &SpaceId, sidecar: &EntityId) {
-        let document = self.0.storage.replica(space).get_document(sidecar, Scope::Space, None);
-        let entries = document.as_ref().and_then(|d| d.at_path(&path(["value", "entries"])));
-        let Some(Value::Array(entries)) = entries else { return };
+        let document = self
+            .0
+            .storage
+            .replica(space)
+            .get_document(sidecar, Scope::Space, None);
+        let entries = document
+            .as_ref()
+            .and_then(|d| d.at_path(&path(["value", "entries"])));
+        let Some(Value::Array(entries)) = entries else {
+            return;
+        };
         // From the tail: outstanding events are the newest.
-        let stored: Vec<StreamEntry> = entries.elements().filter_map(|(_, e)| StreamEntry::from_value(e)).collect();
+        let stored: Vec<StreamEntry> = entries
+            .elements()
+            .filter_map(|(_, e)| StreamEntry::from_value(e))
+            .collect();
         let outstanding: Vec<EventId> = {
             let intents = self.0.intents.borrow();
-            intents.iter().filter(|(_, i)| i.space == *space && i.sidecar == *sidecar).map(|(id, _)| id.clone()).collect()
+            intents
+                .iter()
+                .filter(|(_, i)| i.space == *space && i.sidecar == *sidecar)
+                .map(|(id, _)| id.clone())
+                .collect()
         };
         for event_id in outstanding {
-            let Some(entry) = stored.iter().rev().find(|entry| entry.event_id == event_id) else { continue };
+            let Some(entry) = stored.iter().rev().find(|entry| entry.event_id == event_id) else {
+                continue;
+            };
             let failed = |text: &Option<String>, otherwise: &str| {
-                EventOutcome::Failed(CommitError::aborted(text.clone().unwrap_or_else(|| otherwise.to_owned())))
+                EventOutcome::Failed(CommitError::aborted(
+                    text.clone().unwrap_or_else(|| otherwise.to_owned()),
+                ))
             };
             if entry.dropped {
                 self.end_intent(&event_id, failed(&entry.reason, "dropped"));
@@ -306,7 +355,12 @@ impl Overlay {
     fn sweep(&self) {
         // Retiring one layer may uncover the next.
         loop {
-            let at = self.0.entries.borrow().iter().position(|entry| self.covered(entry));
+            let at = self
+                .0
+                .entries
+                .borrow()
+                .iter()
+                .position(|entry| self.covered(entry));
             let Some(at) = at else { return };
             let entry = self.0.entries.borrow_mut().remove(at);
             entry.verdict.settle(Ok(superseded("covered")));
@@ -324,7 +378,11 @@ impl Overlay {
         }
         let unsettled_below = |key: &DocKey| {
             let below = |l: &&crate::replica::LayerView| l.local_seq < entry.local_seq && l.acked.is_none();
-            replica.retirement_view(key).layers.iter().any(|layer| below(&layer))
+            replica
+                .retirement_view(key)
+                .layers
+                .iter()
+                .any(|layer| below(&layer))
         };
         if entry.pending_reads.iter().any(unsettled_below) || watermark(&replica) < floor {
             return false;
@@ -345,7 +403,10 @@ impl Overlay {
                 return Err(CommitError::aborted(refusal::NO_EVENT_ID));
             };
             if let Some(parent) = &stamp.parent_event_id {
-                self.0.parents.borrow_mut().insert(event_id.clone(), parent.clone());
+                self.0
+                    .parents
+                    .borrow_mut()
+                    .insert(event_id.clone(), parent.clone());
             }
             if self.is_jobless(event_id) {
                 // A late echo of something that is over: it never becomes visible.
@@ -366,10 +427,19 @@ impl Overlay {
             let written: Vec<(DocKey, bool)> = native
                 .operations
                 .iter()
-                .map(|op| (replica.doc_key(op.id(), op.scope(), None), !matches!(op, NativeOp::Patch { .. })))
+                .filter_map(|op| {
+                    let (id, scope) = op.target()?;
+                    Some((
+                        replica.doc_key(id, scope, None),
+                        !matches!(op, Operation::Patch { .. }),
+                    ))
+                })
                 .collect();
             let verdict = Promise::new();
-            let options = SealOptions { speculative: true, identity: None };
+            let options = SealOptions {
+                speculative: true,
+                identity: None,
+            };
             let sealed = replica.seal_native(native, tx, &verdict, options);
             let (floor, origins, pending_reads) = basis_of(&replica, &sealed.commit);
             let entry = Entry {
@@ -390,7 +460,11 @@ impl Overlay {
             sealed.settled.then(move |_| {
                 if let Some(overlay) = overlay.upgrade().map(Overlay) {
                     // A reset or a cascade ends a layer without a verdict of ours.
-                    overlay.0.entries.borrow_mut().retain(|entry| entry.local_seq != local_seq);
+                    overlay
+                        .0
+                        .entries
+                        .borrow_mut()
+                        .retain(|entry| entry.local_seq != local_seq);
                     overlay.queue_sweep();
                 }
             });
@@ -404,7 +478,12 @@ impl Overlay {
         if newer.event_id.is_some() {
             return;
         }
-        let whole: BTreeSet<&DocKey> = newer.written.iter().filter(|(_, whole)| *whole).map(|(key, _)| key).collect();
+        let whole: BTreeSet<&DocKey> = newer
+            .written
+            .iter()
+            .filter(|(_, whole)| *whole)
+            .map(|(key, _)| key)
+            .collect();
         let older: Vec<Entry> = {
             let mut entries = self.0.entries.borrow_mut();
             let (older, standing) = entries.drain(..).partition(|entry| {
@@ -439,7 +518,10 @@ impl SealDestination for Overlay {
     }
 
     fn stage_outbound_append(&self, _tx: &RunTx, row: OutboundAppend) -> Result<(), CommitError> {
-        Err(CommitError::aborted(format!("event {} cannot be staged on the overlay", row.event_id)))
+        Err(CommitError::aborted(format!(
+            "event {} cannot be staged on the overlay",
+            row.event_id
+        )))
     }
 
     fn defer_sealed_effects(&self, _tx: &RunTx, _effects: &[PostCommitEffect]) -> bool {
@@ -471,7 +553,13 @@ fn basis_of(replica: &Replica, commit: &ClientCommit) -> (Seq, Vec<LocalSeq>, Ve
     }
     for read in &commit.reads.pending {
         floor = floor.max(read.basis_seq.unwrap_or_default());
-        origins.extend(read.local_seqs.iter().filter(|n| !replica.is_speculative(**n) && !origins.contains(n)).copied().collect::<Vec<_>>());
+        origins.extend(
+            read.local_seqs
+                .iter()
+                .filter(|n| !replica.is_speculative(**n) && !origins.contains(n))
+                .copied()
+                .collect::<Vec<_>>(),
+        );
         let key = replica.doc_key(&read.id, read.scope, None);
         if !keys.contains(&key) {
             keys.push(key);
@@ -491,7 +579,10 @@ fn watermark(replica: &Replica) -> Seq {
 }
 
 fn superseded(message: &str) -> SealedVerdict {
-    SealedVerdict::Withdrawn { message: message.to_owned(), superseded: true }
+    SealedVerdict::Withdrawn {
+        message: message.to_owned(),
+        superseded: true,
+    }
 }
 
 fn tell(on_outcome: Option<Box<dyn FnOnce(&EventOutcome)>>, outcome: EventOutcome) {

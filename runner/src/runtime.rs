@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::future::Future;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +25,7 @@ use crate::pattern::{Pattern, PatternGraph, PatternIdentity, PatternRegistry, Pi
 use crate::piece::{self, RunningPiece};
 use crate::promise::Promise;
 use crate::schema_read::View;
+use crate::seal::{PieceLoader, PieceStart};
 use crate::scheduler::{NodeKind, NodeSpec, Scheduler, SendOptions, Step, Timing};
 use crate::storage_manager::StorageManager;
 use crate::transaction::{ReadMeta, RunKind, RunStamp, RunTx};
@@ -164,7 +165,7 @@ impl Runtime {
             Posture::Client => Some(Overlay::install(&scheduler)),
             Posture::Standalone | Posture::Serving => None,
         };
-        Runtime(Rc::new(Inner {
+        let runtime = Runtime(Rc::new(Inner {
             posture: options.posture,
             storage: options.storage,
             scheduler,
@@ -175,7 +176,9 @@ impl Runtime {
             pieces: RefCell::default(),
             pulls: RefCell::default(),
             overlay,
-        }))
+        }));
+        runtime.0.scheduler.set_piece_loader(Rc::new(StoredPieces(Rc::downgrade(&runtime.0))));
+        runtime
     }
 
     /// Its posture.
@@ -508,6 +511,24 @@ impl Runtime {
         for pull in std::mem::take(&mut *self.0.pulls.borrow_mut()) {
             pull.done.settle(Err(RunnerError::Closed("runtime")));
         }
+    }
+}
+
+/// Starts pieces from what the store holds of them.
+struct StoredPieces(Weak<Inner>);
+
+impl PieceLoader for StoredPieces {
+    fn start_for(&self, stream: &Link) -> Promise<Result<PieceStart, RunnerError>> {
+        let Some(runtime) = self.0.upgrade().map(Runtime) else {
+            return Promise::ready(Err(RunnerError::Closed("runtime")));
+        };
+        let document = Link { path: Path::new(), ..stream.clone() };
+        runtime.ensure_piece_running(&document).map(|started| match started {
+            Ok(StructureLoad::Started) => Ok(PieceStart::Running),
+            Ok(StructureLoad::NoPattern { .. }) => Ok(PieceStart::NoPiece),
+            Ok(StructureLoad::Deferred(why)) => Ok(PieceStart::NotYet(why.clone())),
+            Err(error) => Err(error.clone()),
+        })
     }
 }
 

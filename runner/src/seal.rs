@@ -42,10 +42,21 @@ impl RunSupply for NoSupply {
     }
 }
 
+/// How starting a stream's piece ended (RUN-553, RUN-811).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PieceStart {
+    /// Its graph is registered.
+    Running,
+    /// Confirmed: no piece owns the stream.
+    NoPiece,
+    /// Not startable yet, and why.
+    NotYet(String),
+}
+
 /// Starts the piece that owns a stream which has no running handler (RUN-553).
 pub trait PieceLoader {
-    /// `Ok(true)` = the piece runs now; `Ok(false)` = not startable yet; `Err` = the attempt failed.
-    fn start_for(&self, stream: &Link) -> Promise<Result<bool, RunnerError>>;
+    /// Starts it; an error is a failed attempt, like [`PieceStart::NotYet`].
+    fn start_for(&self, stream: &Link) -> Promise<Result<PieceStart, RunnerError>>;
 }
 
 /// Performs egress after durability.

@@ -18,7 +18,7 @@ use crate::scheduler::run::panic_text;
 use crate::scheduler::trigger::ReadLog;
 use crate::scheduler::{RunRecord, Scheduler};
 use crate::runtime::Posture;
-use crate::seal::{event_consequence, refusal};
+use crate::seal::{PieceStart, event_consequence, refusal};
 use crate::transaction::{RunKind, RunStamp, RunTx, TxStatus};
 
 /// What a look at the head found.
@@ -90,14 +90,15 @@ impl Scheduler {
             Park::Until(at) if at > now => self.park(slot, Park::Until(at)),
             Park::Loading(start) => match start.peek() {
                 None => self.park(slot, Park::Loading(start)),
-                Some(Ok(true)) => {
+                // Running, or confirmed to have no piece: either way nobody is asked again.
+                Some(Ok(PieceStart::Running | PieceStart::NoPiece)) => {
                     if let Some(queued) = self.0.state.borrow_mut().queue.get_mut(slot) {
                         queued.loader_succeeded = true;
                     }
                     Look::Again
                 }
-                Some(Ok(false)) => {
-                    let reason = format!("piece of stream {} could not be started", stream.id);
+                Some(Ok(PieceStart::NotYet(why))) => {
+                    let reason = format!("piece of stream {} could not be started: {why}", stream.id);
                     self.drop_head(slot, &reason, Some(ServedFailure::Deferred(reason.clone())))
                 }
                 Some(Err(error)) => {

@@ -29,11 +29,11 @@ pub struct SendOptions {
 pub fn caller_event_id(caller: &str, session: &SessionId, stream: &Link) -> EventId {
     let bound = value!({
         "caller": caller,
-        "id": stream.id.as_str(),
-        "path": path_value(stream),
-        "scope": stream.scope.as_str(),
-        "session": session.as_str(),
-        "space": stream.space.as_str(),
+        "id": (stream.id.as_str()),
+        "path": (path_value(stream)),
+        "scope": (stream.scope.as_str()),
+        "session": (session.as_str()),
+        "space": (stream.space.as_str()),
     });
     EventId::from(format!("evt:caller:{}", hash::hash_string(&bound)))
 }

@@ -10,6 +10,7 @@ use memory_wire::{EventId, ScopeIdentity, Value};
 use crate::error::{CommitError, CommitErrorName, RunnerError};
 use crate::link::Link;
 use crate::promise::Promise;
+use crate::seal::PieceStart;
 use crate::transaction::{Acting, RunTx, StreamEntryRef, TxId};
 
 /// Queued events per stream before the off arm collapses or refuses.
@@ -122,7 +123,7 @@ pub(crate) enum Park {
     /// Nothing: it can be looked at.
     Ready,
     /// Its piece is being started.
-    Loading(Promise<Result<bool, RunnerError>>),
+    Loading(Promise<Result<PieceStart, RunnerError>>),
     /// Loads its closure needs.
     Loads(Promise<Result<(), RunnerError>>),
     /// Upstream nodes are running this pass.
@@ -172,7 +173,6 @@ pub(crate) struct EventQueue {
 }
 
 /// How an event was taken in.
-#[derive(Debug)]
 pub(crate) enum Enqueued {
     /// It has its own slot.
     Queued,

@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use memory_wire::{Scope, ScopeIdentity, ScopeKey};
 
 use crate::error::{CommitError, CommitErrorName, RunnerError};
+use crate::replica::{DocKey, Instance};
 use crate::runtime::Posture;
 use crate::scheduler::fan_out::{DemandedInstance, FanOut};
 use crate::scheduler::gates::{MAX_REACTIVE_RETRIES, PASS_RUN_BUDGET};
@@ -13,7 +14,7 @@ use crate::scheduler::node::{NodeId, RunFailure, Status};
 use crate::scheduler::trigger::ReadLog;
 use crate::scheduler::{RunRecord, Scheduler};
 use crate::seal::refusal;
-use crate::transaction::{RunKind, RunStamp, RunTx, SourceAction};
+use crate::transaction::{ReactivityLog, RunKind, RunStamp, SourceAction};
 
 /// Whom one run is for.
 enum RunAs {
@@ -141,8 +142,11 @@ impl Scheduler {
             Err(error) => Err(RunFailure::Failed(error)),
         };
         let discovered = tx.narrowest_read_scope();
-        let log = ReadLog::of(&tx.reactivity_log());
-        let ended = ended.and_then(|()| unresolvable(identity.as_ref(), discovered));
+        let recorded = tx.reactivity_log();
+        let log = ReadLog::of(&recorded);
+        let ended = ended
+            .and_then(|()| unresolvable(identity.as_ref(), discovered))
+            .and_then(|()| self.none_owed(&recorded));
         let key = self.note_run(id, instance.as_ref(), discovered, log, started);
         match ended {
             Ok(()) => {
@@ -218,6 +222,21 @@ impl Scheduler {
         };
         state.graph.subscribe(id, reads);
         key
+    }
+
+    /// RUN-59: a derivation that read an absent scoped instance which this loop still has to produce is withdrawn,
+    /// and re-runs when it arrives.
+    fn none_owed(&self, log: &ReactivityLog) -> Result<(), RunFailure> {
+        let Some(owed) = self.owed_instances() else { return Ok(()) };
+        for read in log.reads.iter().chain(&log.shallow_reads) {
+            let Some(key) = &read.scope_key else { continue };
+            let replica = self.0.storage.replica(&read.space);
+            let document = DocKey { instance: Instance::Key(key.clone()), id: read.id.clone() };
+            if replica.visible(&document).is_none() && owed.owes(&read.id, key) {
+                return Err(RunFailure::Withdrawn(format!("instance {key} of {} is still to be derived", read.id)));
+            }
+        }
+        Ok(())
     }
 
     fn run_stood(&self, id: NodeId) {

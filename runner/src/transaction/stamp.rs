@@ -63,6 +63,8 @@ pub struct RunStamp {
     pub lt1: Option<super::TxId>,
     /// The actor is settled at seal from the scope the run discovered (RUN-605).
     pub attribution_from_scope: bool,
+    /// Broadest scope that an event sent by this run was attributed at, so far (RUN-547).
+    pub emitted_scope: Option<memory_wire::Scope>,
     /// A delegated crossing carries the triggering run's carriage verbatim.
     pub delegated: bool,
 }
@@ -82,6 +84,7 @@ impl RunStamp {
             stream_entry: None,
             lt1: None,
             attribution_from_scope: false,
+            emitted_scope: None,
             delegated: false,
         }
     }
