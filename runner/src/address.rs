@@ -29,7 +29,13 @@ pub struct Address {
 impl Address {
     /// The root of a document, without an explicit instance.
     pub fn document(space: SpaceId, id: EntityId, scope: Scope) -> Address {
-        Address { space, id, scope, scope_key: None, path: Path::new() }
+        Address {
+            space,
+            id,
+            scope,
+            scope_key: None,
+            path: Path::new(),
+        }
     }
 
     /// The same document at another path.

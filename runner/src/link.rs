@@ -2,6 +2,7 @@
 //!
 //! The stored form is `memory_wire::link`'s business; here a link is a place plus the lens it is read through.
 
+use memory_wire::link::{Link as WireLink, LinkBase, Regime, link_value};
 use memory_wire::{EntityId, Scope, SpaceId, Value};
 
 use crate::address::{Address, Path, VALUE};
@@ -39,7 +40,15 @@ pub struct Stamps {
 impl Link {
     /// A link to the value of a document, without a lens.
     pub fn to_document(space: SpaceId, id: EntityId, scope: Scope) -> Link {
-        Link { space, id, scope, path: Path::new(), schema: None, redirect: false, stamps: Stamps::default() }
+        Link {
+            space,
+            id,
+            scope,
+            path: Path::new(),
+            schema: None,
+            redirect: false,
+            stamps: Stamps::default(),
+        }
     }
 
     /// The address of the linked value.
@@ -47,7 +56,13 @@ impl Link {
         let mut path = Path::with_capacity(self.path.len() + 1);
         path.push(VALUE);
         path.extend(self.path.iter().cloned());
-        Address { space: self.space.clone(), id: self.id.clone(), scope: self.scope, scope_key: None, path }
+        Address {
+            space: self.space.clone(),
+            id: self.id.clone(),
+            scope: self.scope,
+            scope_key: None,
+            path,
+        }
     }
 
     /// The address of the document root (meta fields included).
@@ -57,16 +72,73 @@ impl Link {
 
     /// RUN-201: same space, id, scope and path; lens and stamps never take part.
     pub fn same_place(&self, other: &Link) -> bool {
-        self.id == other.id && self.scope == other.scope && self.path == other.path && self.space == other.space
+        self.id == other.id
+            && self.scope == other.scope
+            && self.path == other.path
+            && self.space == other.space
     }
 
     /// The same place through another lens.
     pub fn with_schema(&self, schema: Option<Value>) -> Link {
-        Link { schema, ..self.clone() }
+        Link {
+            schema,
+            ..self.clone()
+        }
     }
 
     /// True when the id carries its content (`data:`): such links are read without storage (RUN-221).
     pub fn is_inline(&self) -> bool {
         self.id.as_str().starts_with("data:")
     }
+}
+
+impl Link {
+    /// The stored form (RUN-200): absolute when `base` is absent, else relative to the containing document.
+    pub fn to_value(&self, base: Option<&Link>) -> Value {
+        let me = self.to_wire();
+        match base.map(Link::to_wire) {
+            None => me.to_value(LinkBase::None, Regime::Legacy),
+            Some(base) => {
+                let mut payload = me.to_payload(LinkBase::Link(&base));
+                // A narrower instance of the same document has to say so, whatever else is left out.
+                if me.id == base.id && me.scope > base.scope {
+                    payload.insert("scope", self.scope.as_str());
+                }
+                link_value(payload, Regime::Legacy)
+            }
+        }
+    }
+
+    /// Reads a stored link found in the document of `base`; `None` when `value` is no link, or a dead one.
+    pub fn parse(value: &Value, base: &Link) -> Option<Link> {
+        let link = WireLink::parse(value, Some(&base.to_wire()), Regime::Legacy)?;
+        Some(Link {
+            space: link.space?,
+            id: link.id?,
+            scope: link.scope.unwrap_or_default(),
+            path: link.path,
+            schema: link.schema,
+            redirect: link.redirect,
+            stamps: Stamps {
+                via_link_hop: true,
+                ..Stamps::default()
+            },
+        })
+    }
+
+    fn to_wire(&self) -> WireLink {
+        WireLink {
+            id: Some(self.id.clone()),
+            space: Some(self.space.clone()),
+            scope: Some(self.scope),
+            path: self.path.clone(),
+            schema: self.schema.clone(),
+            redirect: self.redirect,
+        }
+    }
+}
+
+/// True when `value` is a stored link.
+pub fn is_link(value: &Value) -> bool {
+    memory_wire::link::is_link(value, Regime::Legacy)
 }

@@ -34,14 +34,22 @@ impl<T> Default for Promise<T> {
 
 impl<T> std::fmt::Debug for Promise<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if self.is_settled() { "Promise(settled)" } else { "Promise(pending)" })
+        f.write_str(if self.is_settled() {
+            "Promise(settled)"
+        } else {
+            "Promise(pending)"
+        })
     }
 }
 
 impl<T> Promise<T> {
     /// A promise nobody has settled yet.
     pub fn new() -> Promise<T> {
-        Promise(Rc::new(RefCell::new(State { value: None, listeners: Vec::new(), wakers: Vec::new() })))
+        Promise(Rc::new(RefCell::new(State {
+            value: None,
+            listeners: Vec::new(),
+            wakers: Vec::new(),
+        })))
     }
 
     /// True once a value is there.
@@ -71,7 +79,10 @@ impl<T: Clone + 'static> Promise<T> {
                 return false;
             }
             state.value = Some(value.clone());
-            (std::mem::take(&mut state.listeners), std::mem::take(&mut state.wakers))
+            (
+                std::mem::take(&mut state.listeners),
+                std::mem::take(&mut state.wakers),
+            )
         };
         for listener in listeners {
             listener(&value);

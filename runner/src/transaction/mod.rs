@@ -6,6 +6,7 @@
 mod activity;
 mod build;
 mod commit;
+mod diff;
 mod mergeable;
 mod native;
 mod seal;
@@ -18,13 +19,12 @@ use std::fmt;
 use std::rc::Rc;
 
 use memory_wire::equality::value_equal;
+use memory_wire::message::Precondition;
 use memory_wire::{Scope, ScopeIdentity, ScopeKey, SpaceId, Value};
 
 pub use activity::ReactivityLog;
 pub use mergeable::MergeableOp;
-pub use native::{
-    EventAppend, NativeCommit, NativeOp, NativeRead, Precondition, SealOptions, SealedCommit, SealedVerdict,
-};
+pub use native::{NativeCommit, NativeRead, SealOptions, SealedCommit, SealedVerdict};
 pub use seal::{OutboundAppend, SealDestination, SealSink};
 pub use stamp::{Acting, RunKind, RunStamp, StreamEntryRef};
 pub use work::{Read, ReadMeta};
@@ -196,7 +196,11 @@ impl RunTx {
 
     /// A UUID of this transaction, minted at first use (RUN-550).
     pub fn uuid(&self) -> String {
-        self.0.uuid.borrow_mut().get_or_insert_with(|| self.0.storage.mint().uuid()).clone()
+        self.0
+            .uuid
+            .borrow_mut()
+            .get_or_insert_with(|| self.0.storage.mint().uuid())
+            .clone()
     }
 
     /// Counts the events sent by this transaction, from 0 (RUN-550).
@@ -230,12 +234,17 @@ impl RunTx {
 
     /// RUN-81: set once, before any document was loaded; the same value again is fine.
     pub fn set_scope_identity(&self, identity: ScopeIdentity) -> Result<(), RunnerError> {
-        let refused = |reason| RunnerError::ScopeIdentityFixed { tx: self.id().to_string(), reason };
+        let refused = |reason| RunnerError::ScopeIdentityFixed {
+            tx: self.id().to_string(),
+            reason,
+        };
         let mut current = self.0.identity.borrow_mut();
         match &*current {
             Some(set) if *set == identity => Ok(()),
             Some(_) => Err(refused("is already set to another one")),
-            None if self.0.work.borrow().touched() => Err(refused("must be set before the first document is read")),
+            None if self.0.work.borrow().touched() => {
+                Err(refused("must be set before the first document is read"))
+            }
             None => {
                 *current = Some(identity);
                 Ok(())
@@ -353,7 +362,30 @@ impl RunTx {
     pub fn note_read(&self, address: &Address, meta: ReadMeta) {
         self.narrow_read_scope(address.scope);
         let meta = merged(self.0.ambient_meta.get(), meta);
-        self.0.work.borrow_mut().log(address, meta);
+        let mut work = self.0.work.borrow_mut();
+        work.log(address, meta);
+        let name = (address.scope, address.id.clone());
+        if let Some(doc) = work
+            .spaces
+            .get_mut(&address.space)
+            .and_then(|s| s.docs.get_mut(&name))
+        {
+            doc.validated |= !meta.ignore_for_commit;
+        }
+    }
+
+    /// The document root without recording anything: the schema walk notes by itself what it depends on.
+    pub(crate) fn peek_document(&self, address: &Address) -> Result<Option<Value>, RunnerError> {
+        self.require_open("read")?;
+        let identity = self.0.identity.borrow().clone();
+        self.0
+            .storage
+            .check_foreign_scoped(&address.space, &address.id, address.scope, identity.as_ref())?;
+        let mut work = self.0.work.borrow_mut();
+        let doc = self
+            .space_work(&mut work, &address.space)
+            .doc(&(address.scope, address.id.clone()), identity.as_ref());
+        Ok(doc.working.clone())
     }
 
     fn read_marked(&self, address: &Address, meta: ReadMeta) -> Result<Read, RunnerError> {
@@ -361,7 +393,9 @@ impl RunTx {
         self.check_instance(address)?;
         self.narrow_read_scope(address.scope);
         let identity = self.0.identity.borrow().clone();
-        self.0.storage.check_foreign_scoped(&address.space, &address.id, address.scope, identity.as_ref())?;
+        self.0
+            .storage
+            .check_foreign_scoped(&address.space, &address.id, address.scope, identity.as_ref())?;
         let (answer, kick) = {
             let mut work = self.0.work.borrow_mut();
             work.log(address, meta);
@@ -380,7 +414,9 @@ impl RunTx {
 
     /// One transaction serves one identity: an explicit instance must be the one that identity resolves.
     fn check_instance(&self, address: &Address) -> Result<(), RunnerError> {
-        let Some(key) = &address.scope_key else { return Ok(()) };
+        let Some(key) = &address.scope_key else {
+            return Ok(());
+        };
         let resolved = ScopeKey::resolve(address.scope, &self.effective_identity());
         match resolved {
             Ok(own) if own == *key => Ok(()),
@@ -393,7 +429,9 @@ impl RunTx {
     }
 
     fn space_work<'a>(&self, work: &'a mut Work, space: &SpaceId) -> &'a mut SpaceWork {
-        work.spaces.entry(space.clone()).or_insert_with(|| SpaceWork::new(self.0.storage.replica(space)))
+        work.spaces
+            .entry(space.clone())
+            .or_insert_with(|| SpaceWork::new(self.0.storage.replica(space)))
     }
 
     // --- writes --------------------------------------------------------------------------------------------------
@@ -410,7 +448,9 @@ impl RunTx {
             });
         }
         if address.id.as_str().starts_with("data:") {
-            return Err(RunnerError::ReadOnlyAddress { id: address.id.as_str().chars().take(64).collect() });
+            return Err(RunnerError::ReadOnlyAddress {
+                id: address.id.as_str().chars().take(64).collect(),
+            });
         }
         self.check_instance(address)?;
         let identity = self.0.identity.borrow().clone();
@@ -423,14 +463,17 @@ impl RunTx {
         self.claim(&mut work, &address.space)?;
         let name = (address.scope, address.id.clone());
         let authoritative = self.is_authoritative();
-        let doc = self.space_work(&mut work, &address.space).doc(&name, identity.as_ref());
+        let doc = self
+            .space_work(&mut work, &address.space)
+            .doc(&name, identity.as_ref());
         let same = match (doc.read(&address.path), &value) {
             (Read::Found(current), Some(new)) => value_equal(&current, new),
             (Read::Found(_), None) => false,
             (Read::NoDocument | Read::NoPath { .. }, new) => new.is_none(),
         };
         if same && !authoritative {
-            work.attempted.push((address.space.clone(), name, address.path.clone()));
+            work.attempted
+                .push((address.space.clone(), name, address.path.clone()));
             return Ok(());
         }
         doc.intents.reshaped(&address.path);
@@ -447,7 +490,10 @@ impl RunTx {
         if work.multi_space.is_none()
             && let Some((open, _)) = work.spaces.iter().find(|(s, w)| w.written && *s != space)
         {
-            return Err(RunnerError::WriteIsolation { open: open.clone(), requested: space.clone() });
+            return Err(RunnerError::WriteIsolation {
+                open: open.clone(),
+                requested: space.clone(),
+            });
         }
         self.space_work(work, space).written = true;
         Ok(())
@@ -473,7 +519,9 @@ impl RunTx {
             let identity = self.scope_identity();
             let mut work = self.0.work.borrow_mut();
             self.claim(&mut work, &address.space)?;
-            let doc = self.space_work(&mut work, &address.space).doc(&name, identity.as_ref());
+            let doc = self
+                .space_work(&mut work, &address.space)
+                .doc(&name, identity.as_ref());
             let tail_start = match doc.read(&address.path) {
                 Read::Found(Value::Array(array)) => array.len(),
                 Read::Found(_) | Read::NoDocument | Read::NoPath { .. } => 0,
@@ -482,7 +530,11 @@ impl RunTx {
         }
         let result = local_write();
         let mut work = self.0.work.borrow_mut();
-        if let Some(doc) = work.spaces.get_mut(&address.space).and_then(|s| s.docs.get_mut(&name)) {
+        if let Some(doc) = work
+            .spaces
+            .get_mut(&address.space)
+            .and_then(|s| s.docs.get_mut(&name))
+        {
             doc.intents.end(&address.path, result.is_ok());
         }
         result
@@ -492,21 +544,27 @@ impl RunTx {
     pub fn mark_create_only(&self, link: &Link) {
         let identity = self.scope_identity();
         let mut work = self.0.work.borrow_mut();
-        self.space_work(&mut work, &link.space).doc(&(link.scope, link.id.clone()), identity.as_ref()).create_only =
-            true;
+        self.space_work(&mut work, &link.space)
+            .doc(&(link.scope, link.id.clone()), identity.as_ref())
+            .create_only = true;
     }
 
     /// Adds a precondition to the commit of `space`.
     pub fn add_precondition(&self, space: &SpaceId, precondition: Precondition) {
-        self.0.preconditions.borrow_mut().push((space.clone(), precondition));
+        self.0
+            .preconditions
+            .borrow_mut()
+            .push((space.clone(), precondition));
     }
 
     fn require_open(&self, action: &'static str) -> Result<(), RunnerError> {
         match self.status() {
             TxStatus::Open => Ok(()),
-            state => {
-                Err(RunnerError::TransactionClosed { tx: self.id().to_string(), state: state.name(), action })
-            }
+            state => Err(RunnerError::TransactionClosed {
+                tx: self.id().to_string(),
+                state: state.name(),
+                action,
+            }),
         }
     }
 
@@ -522,7 +580,12 @@ impl RunTx {
 
     /// The local sequence number this transaction's commit got in `space` (RUN-30 step 2).
     pub fn local_seq(&self, space: &SpaceId) -> Option<memory_wire::LocalSeq> {
-        self.0.local_seqs.borrow().iter().find(|(s, _)| s == space).map(|(_, n)| *n)
+        self.0
+            .local_seqs
+            .borrow()
+            .iter()
+            .find(|(s, _)| s == space)
+            .map(|(_, n)| *n)
     }
 
     pub(crate) fn set_local_seq(&self, space: &SpaceId, local_seq: memory_wire::LocalSeq) {

@@ -106,7 +106,11 @@ fn put_in_array(
     depth: usize,
 ) -> Result<(), usize> {
     if segment == LENGTH && rest.is_empty() {
-        let length = value.as_ref().and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok()).ok_or(depth)?;
+        let length = value
+            .as_ref()
+            .and_then(Value::as_u64)
+            .and_then(|n| usize::try_from(n).ok())
+            .ok_or(depth)?;
         *array = resized(array, length).ok_or(depth)?;
         return Ok(());
     }
@@ -227,7 +231,10 @@ mod tests {
     fn leaves_block_and_say_where() {
         let mut root = value!({ "value": { "a": 1 } });
         assert_eq!(put(&mut root, &path(["value", "a", "b"]), Some(1.into())), Err(2));
-        assert_eq!(put(&mut value!({ "x": [1] }), &path(["x", "01"]), Some(1.into())), Err(1));
+        assert_eq!(
+            put(&mut value!({ "x": [1] }), &path(["x", "01"]), Some(1.into())),
+            Err(1)
+        );
     }
 
     #[test]
@@ -245,7 +252,12 @@ mod tests {
     #[test]
     fn missing_paths_report_the_deepest_container() {
         let root = value!({ "value": { "a": [1] } });
-        assert!(matches!(lookup(&root, &path(["value", "a", "5", "x"])), Lookup::Missing { depth: 2 }));
-        assert!(matches!(lookup(&root, &path(["value", "a", "length"])), Lookup::Found(Value::Number(n)) if n == 1.0));
+        assert!(matches!(
+            lookup(&root, &path(["value", "a", "5", "x"])),
+            Lookup::Missing { depth: 2 }
+        ));
+        assert!(
+            matches!(lookup(&root, &path(["value", "a", "length"])), Lookup::Found(Value::Number(n)) if n == 1.0)
+        );
     }
 }

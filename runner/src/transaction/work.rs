@@ -53,10 +53,16 @@ impl ReadMeta {
         machinery: false,
     };
     /// A shape-only read.
-    pub const SHALLOW: ReadMeta = ReadMeta { non_recursive: true, ..ReadMeta::RECURSIVE };
+    pub const SHALLOW: ReadMeta = ReadMeta {
+        non_recursive: true,
+        ..ReadMeta::RECURSIVE
+    };
     /// A read that leaves no trace in commit or schedule.
-    pub const UNTRACKED: ReadMeta =
-        ReadMeta { ignore_for_commit: true, ignore_for_scheduling: true, ..ReadMeta::RECURSIVE };
+    pub const UNTRACKED: ReadMeta = ReadMeta {
+        ignore_for_commit: true,
+        ignore_for_scheduling: true,
+        ..ReadMeta::RECURSIVE
+    };
 }
 
 /// The answer of a read.
@@ -175,7 +181,11 @@ pub(crate) struct SpaceWork {
 
 impl SpaceWork {
     pub(crate) fn new(replica: Replica) -> SpaceWork {
-        SpaceWork { replica, docs: IndexMap::default(), written: false }
+        SpaceWork {
+            replica,
+            docs: IndexMap::default(),
+            written: false,
+        }
     }
 
     /// The working document, snapshotted from the replica under `identity` at first touch.
@@ -215,8 +225,10 @@ impl Work {
     /// Spaces to commit: the given order first, then first-write order (RUN-85).
     pub(crate) fn written_spaces(&self) -> Vec<SpaceId> {
         let given = self.multi_space.iter().flatten();
-        let mut order: Vec<SpaceId> =
-            given.filter(|s| self.spaces.get(*s).is_some_and(|w| w.written)).cloned().collect();
+        let mut order: Vec<SpaceId> = given
+            .filter(|s| self.spaces.get(*s).is_some_and(|w| w.written))
+            .cloned()
+            .collect();
         for (space, _) in self.spaces.iter().filter(|(_, work)| work.written) {
             if !order.contains(space) {
                 order.push(space.clone());
