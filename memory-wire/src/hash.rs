@@ -7,6 +7,7 @@ use sha2::{Digest as _, Sha256};
 use crate::codec::base64;
 use crate::codec::{self, EncodeError, Field, State, nested_state};
 use crate::js_string::JsString;
+use crate::piece_buffer::PieceBuffer;
 use crate::value::{Key, Object, SlotRef, Slots, Special, Value, index_rank};
 
 /// A SHA-256 digest.
@@ -17,9 +18,7 @@ pub const HASH_TAG: &str = "fid1";
 
 /// The digest of a value (WIRE-402).
 pub fn hash_value(value: &Value) -> Digest {
-    let mut stream = ShaStream::new();
-    write_stream(value, &mut stream);
-    stream.finish()
+    sha_256(|stream| write_stream(value, stream))
 }
 
 /// `H(v)`: the digest as base64url without a tag (WIRE-404).
@@ -58,9 +57,7 @@ pub fn precondition_value_hash(value: &Value) -> Result<String, EncodeError> {
 
 /// [`precondition_value_hash`] of a text that is already encoded, prefix included.
 pub fn hash_encoded_text(text: &str) -> String {
-    let mut stream = ShaStream::new();
-    write_text(text.as_bytes(), &mut stream);
-    base64::encode(&stream.finish())
+    base64::encode(&sha_256(|stream| write_text(text.as_bytes(), stream)))
 }
 
 /// The bytes that [`hash_value`] digests (WIRE-402): for vectors and diagnostics.
@@ -73,6 +70,12 @@ pub fn hash_preimage(value: &Value) -> Vec<u8> {
 /// Where the stream goes.
 trait Sink {
     fn put(&mut self, bytes: &[u8]);
+
+    /// A string short enough to be written out.
+    fn put_short_text(&mut self, text: &[u8]) {
+        self.put(&[0x24, text.len() as u8]);
+        self.put(text);
+    }
 }
 
 impl Sink for Vec<u8> {
@@ -81,106 +84,119 @@ impl Sink for Vec<u8> {
     }
 }
 
-const BUFFER: usize = 512;
-
-/// Gathers the stream's many small pieces, so that the hasher sees whole blocks.
-struct ShaStream {
-    hasher: Sha256,
-    buffer: [u8; BUFFER],
-    filled: usize,
-}
-
-impl ShaStream {
-    fn new() -> ShaStream {
-        ShaStream {
-            hasher: Sha256::new(),
-            buffer: [0; BUFFER],
-            filled: 0,
-        }
-    }
-
-    fn flush(&mut self) {
-        self.hasher.update(&self.buffer[..self.filled]);
-        self.filled = 0;
-    }
-
-    fn finish(mut self) -> Digest {
-        self.flush();
-        self.hasher.finalize().into()
-    }
-}
-
-impl Sink for ShaStream {
+impl<C: FnMut(&[u8])> Sink for PieceBuffer<C> {
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
-        if bytes.len() > BUFFER - self.filled {
-            self.flush();
-            if bytes.len() > BUFFER {
-                self.hasher.update(bytes);
-                return;
-            }
-        }
-        self.buffer[self.filled..self.filled + bytes.len()].copy_from_slice(bytes);
-        self.filled += bytes.len();
+        self.bytes(bytes);
+    }
+
+    #[inline]
+    fn put_short_text(&mut self, text: &[u8]) {
+        self.headed([0x24, text.len() as u8], text);
     }
 }
 
-/// A container whose end has not been written yet.
+fn sha_256(write: impl FnOnce(&mut PieceBuffer<&mut dyn FnMut(&[u8])>)) -> Digest {
+    let mut hasher = Sha256::new();
+    let mut update = |chunk: &[u8]| hasher.update(chunk);
+    let mut stream: PieceBuffer<&mut dyn FnMut(&[u8])> = PieceBuffer::new(&mut update);
+    write(&mut stream);
+    stream.finish();
+    hasher.finalize().into()
+}
+
+/// A container whose end has not been written yet: what is left of its members.
 enum Open<'a> {
-    Array(Slots<'a>),
+    Elements(std::slice::Iter<'a, Value>),
     Entries(std::slice::Iter<'a, (Key, Value)>),
+    Rare(Box<Rare<'a>>),
+}
+
+/// The containers that take some preparation.
+enum Rare<'a> {
+    Slots(Slots<'a>),
     Sorted(std::vec::IntoIter<&'a (Key, Value)>),
     Fields(std::vec::IntoIter<(Key, Field<'a>)>),
 }
 
 fn write_stream<S: Sink>(root: &Value, sink: &mut S) {
     let mut open: Vec<Open<'_>> = Vec::new();
-    write_value(root, sink, &mut open);
+    if !write_flat(root, sink) {
+        begin(root, sink, &mut open);
+    }
     while let Some(container) = open.last_mut() {
-        match container {
-            Open::Array(slots) => match slots.next() {
-                Some(SlotRef::Value(value)) => write_value(value, sink, &mut open),
-                Some(SlotRef::Holes(n)) => {
-                    sink.put(&[0x01]);
-                    write_length(n as usize, sink);
-                }
-                None => close(sink, &mut open),
-            },
-            Open::Entries(entries) => match entries.next() {
-                Some((key, value)) => {
-                    write_string(key, sink);
-                    write_value(value, sink, &mut open);
-                }
-                None => close(sink, &mut open),
-            },
-            Open::Sorted(entries) => match entries.next() {
-                Some((key, value)) => {
-                    write_string(key, sink);
-                    write_value(value, sink, &mut open);
-                }
-                None => close(sink, &mut open),
-            },
-            Open::Fields(fields) => match fields.next() {
-                Some((key, field)) => {
-                    write_string(&key, sink);
-                    match field {
-                        Field::Value(value) => write_value(value, sink, &mut open),
-                        Field::Text(text) => write_string(text, sink),
-                    }
-                }
-                None => close(sink, &mut open),
-            },
+        match write_members(container, sink) {
+            Some(value) => begin(value, sink, &mut open),
+            None => {
+                sink.put(&[0x00]);
+                open.pop();
+            }
         }
     }
 }
 
-fn close<S: Sink>(sink: &mut S, open: &mut Vec<Open<'_>>) {
-    sink.put(&[0x00]);
-    open.pop();
+/// Writes members up to the first that is not flat, which it returns; `None` at the end.
+#[inline]
+fn write_members<'a, S: Sink>(container: &mut Open<'a>, sink: &mut S) -> Option<&'a Value> {
+    match container {
+        Open::Elements(elements) => elements.find(|value| !write_flat(value, sink)),
+        Open::Entries(entries) => {
+            while let Some((key, value)) = entries.as_slice().first() {
+                let Some(text) = key.as_str() else {
+                    // The hashed form of an ill-formed key is greater than its own bytes: the keys before it stand
+                    // where they should, those after it may belong before it.
+                    let mut rest = Box::new(Rare::Sorted(hash_order(entries.as_slice())));
+                    let next = write_rare_members(&mut rest, sink);
+                    *container = Open::Rare(rest);
+                    return next;
+                };
+                entries.next();
+                write_text(text.as_bytes(), sink);
+                if !write_flat(value, sink) {
+                    return Some(value);
+                }
+            }
+            None
+        }
+        Open::Rare(rare) => write_rare_members(rare, sink),
+    }
 }
 
-/// Writes a flat value, or the start of a container that it leaves on `open`.
-fn write_value<'a, S: Sink>(value: &'a Value, sink: &mut S, open: &mut Vec<Open<'a>>) {
+fn write_rare_members<'a, S: Sink>(container: &mut Rare<'a>, sink: &mut S) -> Option<&'a Value> {
+    match container {
+        Rare::Slots(slots) => slots.find_map(|slot| match slot {
+            SlotRef::Value(value) => (!write_flat(value, sink)).then_some(value),
+            SlotRef::Holes(n) => {
+                sink.put(&[0x01]);
+                write_length(n as usize, sink);
+                None
+            }
+        }),
+        Rare::Sorted(entries) => entries.find_map(|(key, value)| {
+            write_string(key, sink);
+            (!write_flat(value, sink)).then_some(value)
+        }),
+        Rare::Fields(fields) => fields.find_map(|(key, field)| {
+            write_string(&key, sink);
+            match field {
+                Field::Value(value) => (!write_flat(value, sink)).then_some(value),
+                Field::Text(text) => {
+                    write_string(text, sink);
+                    None
+                }
+            }
+        }),
+    }
+}
+
+/// Writes a value of one of the common flat kinds. False for any other, of which nothing is written.
+#[inline(always)]
+fn write_flat<S: Sink>(value: &Value, sink: &mut S) -> bool {
+    // Strings are most of what there is; asking for them first spares them the jump.
+    if let Value::String(text) = value {
+        write_string(text, sink);
+        return true;
+    }
     match value {
         Value::Null => sink.put(&[0x20]),
         Value::Undefined => sink.put(&[0x21]),
@@ -196,6 +212,23 @@ fn write_value<'a, S: Sink>(value: &'a Value, sink: &mut S, open: &mut Vec<Open<
             sink.put(&bytes);
         }
         Value::String(text) => write_string(text, sink),
+        Value::Bytes(_)
+        | Value::BigInt(_)
+        | Value::Symbol(_)
+        | Value::Array(_)
+        | Value::Object(_)
+        | Value::Special(_) => return false,
+    }
+    true
+}
+
+/// Writes a rarer flat value, or the start of a container that it leaves on `open`.
+#[inline]
+fn begin<'a, S: Sink>(value: &'a Value, sink: &mut S, open: &mut Vec<Open<'a>>) {
+    match value {
+        Value::Null | Value::Undefined | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+            write_flat(value, sink);
+        }
         Value::Bytes(bytes) => write_bytes(bytes, sink),
         Value::BigInt(n) => write_integer(0x26, n, sink),
         Value::Symbol(key) => {
@@ -204,40 +237,39 @@ fn write_value<'a, S: Sink>(value: &'a Value, sink: &mut S, open: &mut Vec<Open<
         }
         Value::Array(array) => {
             sink.put(&[0x10]);
-            open.push(Open::Array(array.slots()));
+            match array.as_dense() {
+                Some(elements) => open.push(Open::Elements(elements.iter())),
+                None => open.push(Open::Rare(Box::new(Rare::Slots(array.slots())))),
+            }
         }
-        Value::Object(object) => write_object(object, sink, open),
-        Value::Special(special) => write_special(special, sink, open),
+        Value::Object(object) => begin_object(object, sink, open),
+        Value::Special(special) => begin_special(special, sink, open),
     }
 }
 
-fn write_object<'a, S: Sink>(object: &'a Object, sink: &mut S, open: &mut Vec<Open<'a>>) {
+#[inline]
+fn begin_object<'a, S: Sink>(object: &'a Object, sink: &mut S, open: &mut Vec<Open<'a>>) {
     sink.put(&[0x11]);
-    open.push(if in_hash_order(object) {
-        Open::Entries(object.entries().iter())
-    } else {
-        Open::Sorted(hash_order(object))
-    });
-}
-
-/// Canonical order is hash order unless there are index keys, which stand first there (WIRE-303), or ill-formed
-/// keys, whose hashed bytes differ from their own.
-fn in_hash_order(object: &Object) -> bool {
-    object
-        .entries()
+    let entries = object.entries();
+    // Canonical order is hash order unless there are index keys, which stand first there (WIRE-303).
+    let index_keys = entries
         .first()
-        .is_none_or(|(first, _)| index_rank(first.as_bytes()).is_none())
-        && object.iter().all(|(key, _)| key.is_well_formed())
+        .is_some_and(|(first, _)| index_rank(first.as_bytes()).is_some());
+    if index_keys {
+        open.push(Open::Rare(Box::new(Rare::Sorted(hash_order(entries)))));
+    } else {
+        open.push(Open::Entries(entries.iter()));
+    }
 }
 
 /// True UTF-8 byte order of the keys as they are hashed; ill-formed keys that become equal keep canonical order.
-fn hash_order(object: &Object) -> std::vec::IntoIter<&(Key, Value)> {
-    let mut entries: Vec<&(Key, Value)> = object.entries().iter().collect();
+fn hash_order(entries: &[(Key, Value)]) -> std::vec::IntoIter<&(Key, Value)> {
+    let mut entries: Vec<&(Key, Value)> = entries.iter().collect();
     entries.sort_by(|(a, _), (b, _)| a.to_string_lossy().as_bytes().cmp(b.to_string_lossy().as_bytes()));
     entries.into_iter()
 }
 
-fn write_special<'a, S: Sink>(special: &'a Special, sink: &mut S, open: &mut Vec<Open<'a>>) {
+fn begin_special<'a, S: Sink>(special: &'a Special, sink: &mut S, open: &mut Vec<Open<'a>>) {
     match special {
         Special::EpochNsec(n) => write_integer(0x27, n, sink),
         Special::EpochDay(n) => write_integer(0x28, n, sink),
@@ -272,14 +304,14 @@ fn write_special<'a, S: Sink>(special: &'a Special, sink: &mut S, open: &mut Vec
             sink.put(&[0x12]);
             write_text(tag.as_bytes(), sink);
             match state {
-                State::Value(value) => open_state(value, sink, open),
-                State::Object(object) => write_object(object, sink, open),
+                State::Value(value) => begin_state(value, sink, open),
+                State::Object(object) => begin_object(object, sink, open),
                 State::Fields(mut fields) => {
                     fields.sort_by(|(a, _), (b, _)| {
                         a.to_string_lossy().as_bytes().cmp(b.to_string_lossy().as_bytes())
                     });
                     sink.put(&[0x11]);
-                    open.push(Open::Fields(fields.into_iter()));
+                    open.push(Open::Rare(Box::new(Rare::Fields(fields.into_iter()))));
                 }
             }
         }
@@ -287,7 +319,7 @@ fn write_special<'a, S: Sink>(special: &'a Special, sink: &mut S, open: &mut Vec
 }
 
 /// Follows a chain of unknown tags in a loop: their states nest without a container between them.
-fn open_state<'a, S: Sink>(mut value: &'a Value, sink: &mut S, open: &mut Vec<Open<'a>>) {
+fn begin_state<'a, S: Sink>(mut value: &'a Value, sink: &mut S, open: &mut Vec<Open<'a>>) {
     while let Value::Special(special) = value {
         let Special::Unknown { tag, state } = special.as_ref() else {
             break;
@@ -296,11 +328,11 @@ fn open_state<'a, S: Sink>(mut value: &'a Value, sink: &mut S, open: &mut Vec<Op
         write_text(tag.as_bytes(), sink);
         value = state;
     }
-    write_value(value, sink, open);
+    begin(value, sink, open);
 }
 
 /// `str(s)` of WIRE-402, unpaired surrogates replaced.
-#[inline]
+#[inline(always)]
 fn write_string<S: Sink>(text: &JsString, sink: &mut S) {
     match text.as_str() {
         Some(text) => write_text(text.as_bytes(), sink),
@@ -311,17 +343,19 @@ fn write_string<S: Sink>(text: &JsString, sink: &mut S) {
 /// Longest string that is written out; a longer one is represented by its own digest.
 const INLINE_TEXT: usize = 64;
 
-#[inline]
+#[inline(always)]
 fn write_text<S: Sink>(text: &[u8], sink: &mut S) {
     if text.len() <= INLINE_TEXT {
-        let mut bytes = [0x24; INLINE_TEXT + 2];
-        bytes[1] = text.len() as u8;
-        bytes[2..text.len() + 2].copy_from_slice(text);
-        sink.put(&bytes[..text.len() + 2]);
+        sink.put_short_text(text);
     } else {
-        sink.put(&[0xF0]);
-        sink.put(&Sha256::digest(text));
+        write_long_text(text, sink);
     }
+}
+
+#[cold]
+fn write_long_text<S: Sink>(text: &[u8], sink: &mut S) {
+    sink.put(&[0xF0]);
+    sink.put(&Sha256::digest(text));
 }
 
 fn write_bytes<S: Sink>(bytes: &[u8], sink: &mut S) {

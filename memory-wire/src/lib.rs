@@ -30,6 +30,7 @@ pub mod js_string;
 pub mod link;
 pub mod message;
 pub mod patch;
+mod piece_buffer;
 pub mod pointer;
 pub mod schema_table;
 pub mod scope_key;

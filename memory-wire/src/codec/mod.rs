@@ -26,7 +26,14 @@ pub const MAX_DEPTH: usize = 2048;
 /// Most hole slots one text may claim in total (WIRE-314); both directions refuse more.
 pub const MAX_HOLES: u64 = 1_000_000;
 
-/// Keys that no object may hold (WIRE-309).
-fn is_unsafe_key(key: &Key) -> bool {
-    matches!(key.as_bytes(), b"__proto__" | b"constructor")
+/// The key, when it is one that no object may hold (WIRE-309).
+#[inline]
+fn unsafe_key(key: &Key) -> Option<&'static str> {
+    let bytes = key.as_bytes();
+    // Most keys have another length than either.
+    match bytes.len() {
+        9 if bytes == b"__proto__" => Some("__proto__"),
+        11 if bytes == b"constructor" => Some("constructor"),
+        _ => None,
+    }
 }

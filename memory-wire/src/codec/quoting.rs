@@ -16,19 +16,23 @@ struct Answer {
 
 /// Answers for the objects with `/`-keys of one subtree, consumed as the encoder meets them.
 #[derive(Default)]
-pub(super) struct QuotePlan {
+pub(super) struct QuotePlan<'v> {
     answers: Vec<Answer>,
     at: usize,
+    /// The containers on the way down, during a walk.
+    frames: Vec<Frame<'v>>,
+    /// Indexes of the answers of those among them that are asked about.
+    asked: Vec<usize>,
 }
 
-impl QuotePlan {
+impl<'v> QuotePlan<'v> {
     /// The answer for the object that the encoder has just met. When it may be quoted, the answers for the objects
     /// inside it are skipped, since literal content is not asked about.
-    pub(super) fn next_is_quotable(&mut self, members: MembersRef<'_, '_>) -> bool {
+    pub(super) fn next_is_quotable(&mut self, members: MembersRef<'_, 'v>) -> bool {
         if self.at == self.answers.len() {
             self.answers.clear();
             self.at = 0;
-            judge(members, &mut self.answers);
+            self.judge(members);
         }
         let answer = &self.answers[self.at];
         self.at = if answer.quotable {
@@ -49,9 +53,20 @@ pub(super) enum MembersRef<'r, 'v> {
     Fields(&'r [(Key, Field<'v>)]),
 }
 
-/// True when an object with these members must be escaped.
-pub(super) fn has_slash_key<'k>(mut keys: impl Iterator<Item = &'k Key>) -> bool {
-    keys.any(|key| key.as_bytes().first() == Some(&b'/'))
+/// True when an object with these keys, in canonical order, must be escaped. In that order `/` comes before every
+/// letter, so that the first ordinary key answers.
+#[inline]
+pub(super) fn has_slash_key<'k>(keys: impl Iterator<Item = &'k Key>) -> bool {
+    for key in keys {
+        match key.as_bytes().first() {
+            Some(b'/') => return true,
+            // Index keys stand before all others, whatever their first byte.
+            Some(b'0'..=b'9') => {}
+            Some(&first) if first > b'/' => return false,
+            Some(_) | None => {}
+        }
+    }
+    false
 }
 
 enum Open<'v> {
@@ -66,51 +81,43 @@ struct Frame<'v> {
     answer: Option<usize>,
 }
 
-#[derive(Default)]
-struct Walk<'v> {
-    frames: Vec<Frame<'v>>,
-    /// Indexes of the answers of the objects on the way down to here.
-    asked: Vec<usize>,
-}
-
-fn judge(root: MembersRef<'_, '_>, answers: &mut Vec<Answer>) {
-    let mut walk = Walk::default();
-    match root {
-        MembersRef::Object(object) => walk.enter_object(object, answers),
-        MembersRef::Fields(fields) => walk.enter_fields(fields.to_vec(), answers),
-    }
-    while let Some(frame) = walk.frames.last_mut() {
-        let next = match &mut frame.open {
-            Open::Array(slots) => match slots.next() {
-                Some(SlotRef::Value(value)) => Some(value),
-                Some(SlotRef::Holes(_)) => {
-                    walk.refuse(answers);
-                    continue;
+impl<'v> QuotePlan<'v> {
+    fn judge(&mut self, root: MembersRef<'_, 'v>) {
+        match root {
+            MembersRef::Object(object) => self.enter_object(object),
+            MembersRef::Fields(fields) => self.enter_fields(fields.to_vec()),
+        }
+        while let Some(frame) = self.frames.last_mut() {
+            let next = match &mut frame.open {
+                Open::Array(slots) => match slots.next() {
+                    Some(SlotRef::Value(value)) => Some(value),
+                    Some(SlotRef::Holes(_)) => {
+                        self.refuse();
+                        continue;
+                    }
+                    None => None,
+                },
+                Open::Entries(entries) => entries.next().map(|(_, value)| value),
+                Open::Fields(fields) => match fields.next() {
+                    Some((_, Field::Value(value))) => Some(value),
+                    Some((_, Field::Text(_))) => continue,
+                    None => None,
+                },
+            };
+            match next {
+                Some(value) => self.enter(value),
+                None => {
+                    if let Some(answer) = frame.answer {
+                        self.answers[answer].after = self.answers.len();
+                        self.asked.pop();
+                    }
+                    self.frames.pop();
                 }
-                None => None,
-            },
-            Open::Entries(entries) => entries.next().map(|(_, value)| value),
-            Open::Fields(fields) => match fields.next() {
-                Some((_, Field::Value(value))) => Some(value),
-                Some((_, Field::Text(_))) => continue,
-                None => None,
-            },
-        };
-        match next {
-            Some(value) => walk.enter(value, answers),
-            None => {
-                if let Some(answer) = frame.answer {
-                    answers[answer].after = answers.len();
-                    walk.asked.pop();
-                }
-                walk.frames.pop();
             }
         }
     }
-}
 
-impl<'v> Walk<'v> {
-    fn enter(&mut self, mut value: &'v Value, answers: &mut Vec<Answer>) {
+    fn enter(&mut self, mut value: &'v Value) {
         loop {
             match value {
                 Value::Null | Value::Bool(_) | Value::String(_) => return,
@@ -120,7 +127,7 @@ impl<'v> Walk<'v> {
                 | Value::BigInt(_)
                 | Value::Symbol(_)
                 | Value::Bytes(_) => {
-                    return self.refuse(answers);
+                    return self.refuse();
                 }
                 Value::Array(array) => {
                     return self.frames.push(Frame {
@@ -128,42 +135,42 @@ impl<'v> Walk<'v> {
                         answer: None,
                     });
                 }
-                Value::Object(object) => return self.enter_object(object, answers),
+                Value::Object(object) => return self.enter_object(object),
                 Value::Special(special) => {
-                    self.refuse(answers);
+                    self.refuse();
                     match nested_state(special) {
                         None => return,
                         Some((_, State::Value(state))) => value = state,
-                        Some((_, State::Object(state))) => return self.enter_object(state, answers),
-                        Some((_, State::Fields(fields))) => return self.enter_fields(fields, answers),
+                        Some((_, State::Object(state))) => return self.enter_object(state),
+                        Some((_, State::Fields(fields))) => return self.enter_fields(fields),
                     }
                 }
             }
         }
     }
 
-    fn enter_object(&mut self, object: &'v Object, answers: &mut Vec<Answer>) {
-        let answer = self.ask(has_slash_key(object.iter().map(|(key, _)| key)), answers);
+    fn enter_object(&mut self, object: &'v Object) {
+        let answer = self.ask(has_slash_key(object.iter().map(|(key, _)| key)));
         self.frames.push(Frame {
             open: Open::Entries(object.entries().iter()),
             answer,
         });
     }
 
-    fn enter_fields(&mut self, fields: Vec<(Key, Field<'v>)>, answers: &mut Vec<Answer>) {
-        let answer = self.ask(has_slash_key(fields.iter().map(|(key, _)| key)), answers);
+    fn enter_fields(&mut self, fields: Vec<(Key, Field<'v>)>) {
+        let answer = self.ask(has_slash_key(fields.iter().map(|(key, _)| key)));
         self.frames.push(Frame {
             open: Open::Fields(fields.into_iter()),
             answer,
         });
     }
 
-    fn ask(&mut self, slash: bool, answers: &mut Vec<Answer>) -> Option<usize> {
+    fn ask(&mut self, slash: bool) -> Option<usize> {
         if !slash {
             return None;
         }
-        let index = answers.len();
-        answers.push(Answer {
+        let index = self.answers.len();
+        self.answers.push(Answer {
             quotable: true,
             after: index + 1,
         });
@@ -173,12 +180,12 @@ impl<'v> Walk<'v> {
 
     /// Something here is not plain JSON: no object around it may be quoted. Stops at the first one already refused,
     /// because everything around that one is refused too.
-    fn refuse(&mut self, answers: &mut [Answer]) {
+    fn refuse(&mut self) {
         for &index in self.asked.iter().rev() {
-            if !answers[index].quotable {
+            if !self.answers[index].quotable {
                 break;
             }
-            answers[index].quotable = false;
+            self.answers[index].quotable = false;
         }
     }
 }

@@ -1,0 +1,127 @@
+//! Depth and size limits (WIRE-312, WIRE-314), on a thread with the stack of a small worker, so that recursion
+//! anywhere in decode, encode, hash, equality or drop would show.
+
+use memory_wire::codec::{DecodeReason, EncodeError, MAX_DEPTH, MAX_HOLES, decode, encode};
+use memory_wire::equality::value_equal;
+use memory_wire::hash::hash_value;
+use memory_wire::value::{Array, Slot, Value};
+
+const SMALL_STACK: usize = 2 << 20;
+
+fn on_small_stack(work: impl FnOnce() + Send + 'static) {
+    std::thread::Builder::new()
+        .stack_size(SMALL_STACK)
+        .spawn(work)
+        .unwrap()
+        .join()
+        .unwrap();
+}
+
+/// Ways to nest, with the number of brackets each level takes.
+const SHAPES: [(&str, &str, usize); 6] = [
+    ("[", "]", 1),
+    ("{\"a\":", "}", 1),
+    ("{\"/object\":{\"/a\":", "}}", 2),
+    ("{\"/Zork@1\":", "}", 1),
+    ("{\"/Error@1\":{\"cause\":", "}}", 2),
+    (
+        "{\"/Problematic@1\":{\"error\":\"\",\"tag\":\"\",\"state\":",
+        "}}",
+        2,
+    ),
+];
+
+fn nested((open, close, _): (&str, &str, usize), levels: usize, core: &str) -> String {
+    format!("fvj1:{}{core}{}", open.repeat(levels), close.repeat(levels))
+}
+
+#[test]
+fn wire_312_deep_values_are_handled_up_to_the_limit() {
+    on_small_stack(|| {
+        for shape in SHAPES {
+            let levels = (MAX_DEPTH - 1) / shape.2;
+            let text = nested(shape, levels, "{\"/Undefined@1\":null}");
+            let (a, b) = (decode(&text).unwrap(), decode(&text).unwrap());
+            assert!(
+                value_equal(&a, &b) && hash_value(&a) == hash_value(&b),
+                "{}",
+                shape.0
+            );
+            assert!(decode(&encode(&a).unwrap()).is_ok(), "{}", shape.0);
+            let beyond = decode(&nested(shape, MAX_DEPTH / shape.2 + 1, "1"));
+            assert_eq!(beyond.unwrap_err().reason, DecodeReason::TooDeep, "{}", shape.0);
+        }
+    });
+}
+
+#[test]
+fn wire_312_values_deeper_than_the_limit_have_no_text_and_drop_safely() {
+    on_small_stack(|| {
+        let deep = (0..3 * MAX_DEPTH).fold(Value::Null, |inner, _| Value::from(vec![inner]));
+        assert_eq!(encode(&deep), Err(EncodeError::TooDeep));
+        assert_eq!(hash_value(&deep), hash_value(&deep.clone()));
+        drop(deep);
+    });
+}
+
+#[test]
+fn wire_312_nested_escapes_cost_linear_time() {
+    // Each level needs escaping and is not quotable: judging every level anew would take its square.
+    on_small_stack(|| {
+        let level = format!("{{\"/object\":{{\"/a\":[{}", "1,".repeat(200));
+        let text = format!(
+            "fvj1:{}{{\"/Undefined@1\":null}}{}",
+            level.repeat(600),
+            "]}}".repeat(600)
+        );
+        let value = decode(&text).unwrap();
+        assert_eq!(encode(&value).unwrap(), text);
+    });
+}
+
+#[test]
+fn wire_306_nested_errors_cost_linear_time() {
+    // The type of each error is an error, and stands in for its absent name.
+    on_small_stack(|| {
+        let text = format!(
+            "fvj1:{}\"T\"{}",
+            "{\"/Error@1\":{\"type\":".repeat(1000),
+            "}}".repeat(1000)
+        );
+        let value = decode(&text).unwrap();
+        assert_eq!(
+            hash_value(&value),
+            hash_value(&decode(&encode(&value).unwrap()).unwrap())
+        );
+    });
+}
+
+#[test]
+fn wire_314_hole_runs_are_budgeted_over_the_whole_text() {
+    let half = MAX_HOLES / 2;
+    let text = |a: u64, b: u64| format!("fvj1:[[{{\"/hole\":{a}}}],{{\"x\":[1,{{\"/hole\":{b}}}]}}]");
+    let value = decode(&text(half, half)).unwrap();
+    assert_eq!(encode(&value).unwrap(), text(half, half));
+    assert_eq!(
+        decode(&text(half, half + 1)).unwrap_err().reason,
+        DecodeReason::TooManyHoles
+    );
+    let run = Value::Array(Array::from_slots(vec![Slot::Holes(MAX_HOLES as u32 + 1)]).unwrap());
+    assert_eq!(encode(&run), Err(EncodeError::TooManyHoles));
+}
+
+#[test]
+fn wire_305_hostile_regular_expressions_are_judged_or_let_pass_quickly() {
+    on_small_stack(|| {
+        for source in [
+            "(".repeat(100_000),
+            "[".repeat(100_000),
+            "(?<a>".repeat(10_000),
+            "(a{1000}){1000}".repeat(20),
+        ] {
+            let text = format!("fvj1:{{\"/RegExp@1\":{{\"source\":\"{source}\"}}}}");
+            // The verdict is free; neither stack nor time may run out.
+            let _ = decode(&text);
+        }
+    });
+}
