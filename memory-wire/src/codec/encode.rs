@@ -15,7 +15,7 @@ use crate::value::{Key, Object, SlotRef, Slots, Special, Value};
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum EncodeError {
     /// The key is one of those no object may hold (WIRE-309).
-    #[error("object key {0:?} cannot be encoded")]
+    #[error("Cannot encode an object with a key this runtime reserves: `{0}`")]
     UnsafeKey(&'static str),
     /// The text would nest more than [`MAX_DEPTH`] levels (WIRE-312).
     #[error("value nests deeper than {MAX_DEPTH} levels")]
