@@ -46,7 +46,8 @@ pub(crate) fn open_writer(
     conn.pragma_update(None, "synchronous", synchronous)?;
     conn.pragma_update(None, "cache_size", -64_000)?;
     conn.pragma_update(None, "temp_store", "MEMORY")?;
-    conn.pragma_update_and_check(None, "mmap_size", 268_435_456, |_| Ok(()))?;
+    // A store in memory answers this one with no row at all.
+    conn.execute_batch("PRAGMA mmap_size = 268435456")?;
     conn.pragma_update(None, "foreign_keys", true)?;
     conn.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS);
 
@@ -67,7 +68,39 @@ pub(crate) fn open_reader(path: &std::path::Path) -> Result<Connection, EngineEr
     conn.busy_timeout(std::time::Duration::from_millis(BUSY_TIMEOUT_MS))?;
     conn.pragma_update(None, "cache_size", -16_000)?;
     conn.pragma_update(None, "temp_store", "MEMORY")?;
-    conn.pragma_update_and_check(None, "mmap_size", 268_435_456, |_| Ok(()))?;
+    conn.execute_batch("PRAGMA mmap_size = 268435456")?;
     conn.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS);
     Ok(conn)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ENG-110, 111: the pragmas of a fresh store, as the vectors state them for the `normal` setting.
+    #[test]
+    fn eng_110_a_fresh_store_has_the_pragmas_the_vectors_say() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/vectors/engine-schema.jsonl");
+        let text = std::fs::read_to_string(path).unwrap();
+        let line: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        let want = line["expect"]["pragmas"].as_object().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let location = StoreLocation::File(dir.path().join("store.sqlite"));
+        let pragma = |conn: &Connection, name: &str| -> serde_json::Value {
+            conn.pragma_query_value(None, name, |row| {
+                Ok(match row.get_ref(0)? {
+                    rusqlite::types::ValueRef::Integer(n) => n.into(),
+                    other => other.as_str().unwrap().into(),
+                })
+            })
+            .unwrap()
+        };
+        let (conn, _) = open_writer(&location, Durability::Normal).unwrap();
+        assert_eq!(want.len(), 12);
+        for (name, want) in want {
+            assert_eq!(pragma(&conn, name), *want, "{name}");
+        }
+        let (conn, _) = open_writer(&location, Durability::Full).unwrap();
+        assert_eq!(pragma(&conn, "synchronous"), 2);
+    }
 }

@@ -11,7 +11,7 @@ use memory_wire::message::Operation;
 use memory_wire::patch::PatchAction;
 use memory_wire::schema_table::{SCHEMA_CAS_PREFIX, SCHEMA_REF_PREFIX, find_reserved_reference};
 use memory_wire::scope_key::InstanceId;
-use schema_view::Schema;
+use memory_wire::traverse::Schema;
 use memory_wire::value::Value;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -163,36 +163,5 @@ fn collect_link_references(value: &Value, into: &mut VecDeque<EntityId>) {
         Value::Object(object) => object.iter().for_each(|(_, member)| collect_link_references(member, into)),
         Value::Array(array) => array.elements().for_each(|(_, element)| collect_link_references(element, into)),
         _ => {}
-    }
-}
-
-mod schema_view {
-    use memory_wire::hash::{Digest, hash_value};
-    use memory_wire::value::Value;
-    pub(super) struct Schema(Value, Digest, Vec<String>);
-    impl Schema {
-        pub(super) fn of(value: &Value) -> Schema {
-            let mut refs = Vec::new();
-            scan(value, &mut refs);
-            refs.sort();
-            refs.dedup();
-            Schema(value.clone(), hash_value(value), refs)
-        }
-        pub(super) fn digest(&self) -> &Digest {
-            &self.1
-        }
-        pub(super) fn external_references(&self) -> &[String] {
-            &self.2
-        }
-    }
-    fn scan(value: &Value, into: &mut Vec<String>) {
-        match value {
-            Value::Object(object) => object.iter().for_each(|(key, member)| match member.as_str() {
-                Some(text) if *key == "$ref" => into.extend(text.strip_prefix("cid:").map(|rest| rest.split('#').next().unwrap_or_default().to_owned())),
-                _ => scan(member, into),
-            }),
-            Value::Array(array) => array.elements().for_each(|(_, element)| scan(element, into)),
-            _ => {}
-        }
     }
 }
