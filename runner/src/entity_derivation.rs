@@ -42,8 +42,13 @@ fn respelled(id: &EntityId, scheme: &str) -> EntityId {
     }
 }
 
-/// How a cell contributes to a cause: its place, scope included, schema excluded.
+/// How a cell contributes to a cause: as a link with its place, scope included, schema excluded.
 pub fn place_cause(link: &Link) -> Value {
+    value!({ "/": { "link@1": (place_payload(link)) } })
+}
+
+/// A place as `{path, id, space, scope}`.
+pub fn place_payload(link: &Link) -> Value {
     value!({
         "path": (path_cause(link)),
         "id": (link.id.as_str()),
@@ -187,8 +192,11 @@ pub fn list_element_keys<'a>(elements: impl IntoIterator<Item = Option<&'a Link>
 pub fn fetch_input_hash(inputs: &Object) -> String {
     let mut kept = inputs.clone();
     kept.remove("result");
-    if let Some(Value::Object(options)) = kept.get_mut("options") {
-        options.remove("mutexTimeoutMs");
+    if let Some(Value::Object(options)) = kept.get_mut("options")
+        && options.remove("mutexTimeoutMs").is_some()
+        && options.is_empty()
+    {
+        kept.remove("options");
     }
     hash::hash_string(&without_undefined(&Value::Object(kept)))
 }

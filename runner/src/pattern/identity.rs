@@ -4,7 +4,7 @@
 use memory_wire::{Value, hash, value};
 use smol_str::SmolStr;
 
-use crate::entity_derivation::place_cause;
+use crate::entity_derivation::place_payload;
 use crate::link::Link;
 
 /// Characters of the instance key (RUN-604).
@@ -62,9 +62,9 @@ pub fn builtin_action_id(name: &str, process: Option<&Link>, reads: &[Link], wri
 
 /// The part of an action's id that tells instances of the same code apart.
 fn instance_key(process: Option<&Link>, reads: &[Link], writes: &[Link]) -> String {
-    let places = |links: &[Link]| Value::from(links.iter().map(place_cause).collect::<Vec<_>>());
+    let places = |links: &[Link]| Value::from(links.iter().map(place_payload).collect::<Vec<_>>());
     let described = value!({
-        "process": (process.map_or(Value::Null, place_cause)),
+        "process": (process.map_or(Value::Null, place_payload)),
         "reads": (places(reads)),
         "writes": (places(writes)),
     });
