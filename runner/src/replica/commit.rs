@@ -7,7 +7,7 @@ use memory_wire::message::{
 use memory_wire::{BranchName, LocalSeq, Scope, ScopeIdentity, ScopeKey, Seq};
 
 use super::record::{Layer, LayerOp};
-use super::{Core, InFlight, Instance, NotificationKind, Replica, Route, Stage, Touched};
+use super::{Core, InFlight, Instance, NotificationKind, Replica, Route, Sending, Stage, Touched};
 use crate::error::{CommitError, CommitErrorName};
 use crate::promise::Promise;
 use crate::transaction::{NativeCommit, NativeRead, RunTx, SealOptions, SealedCommit, SealedVerdict};
@@ -41,7 +41,7 @@ impl Replica {
             touched,
             depends_on,
             source,
-            route: Route::Pushed { commit, sent: false },
+            route: Route::Pushed { commit, sending: Sending::Queued },
             stage: Stage::Waiting,
             settled: settled.clone(),
             applied: Promise::new(),
@@ -120,7 +120,7 @@ impl Replica {
             source: None,
             route: Route::Pushed {
                 commit: commit.clone(),
-                sent: false,
+                sending: Sending::Queued,
             },
             stage: Stage::Waiting,
             settled: settled.clone(),
@@ -317,14 +317,14 @@ impl Core {
         let settled_or_gone: Vec<LocalSeq> = self.in_flight.keys().copied().collect();
         let stacks = self.stacks;
         for (_, entry) in self.in_flight.iter_mut() {
-            let Route::Pushed { commit, sent } = &mut entry.route else {
+            let Route::Pushed { commit, sending } = &mut entry.route else {
                 continue;
             };
-            if *sent || entry.stage != Stage::Waiting {
+            if *sending == Sending::Sent || entry.stage != Stage::Waiting {
                 continue;
             }
             if stacks {
-                *sent = true;
+                *sending = Sending::Sent;
                 ready.push(commit.clone());
                 continue;
             }
@@ -332,7 +332,7 @@ impl Core {
             if omitted.iter().any(|n| settled_or_gone.contains(n)) {
                 break;
             }
-            *sent = true;
+            *sending = Sending::Sent;
             *commit = flat;
             ready.push(commit.clone());
         }

@@ -85,10 +85,21 @@ struct Touched {
     scope_key: Option<ScopeKey>,
 }
 
+/// How far a pushed commit got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sending {
+    /// Never left.
+    Queued,
+    /// Sent on the present line; an answer will come.
+    Sent,
+    /// Sent on a line that broke: the server may or may not have it.
+    Unanswered,
+}
+
 #[derive(Debug)]
 enum Route {
     /// Sent to the server.
-    Pushed { commit: ClientCommit, sent: bool },
+    Pushed { commit: ClientCommit, sending: Sending },
     /// Sealed; only its verdict settles it.
     Sealed,
 }
@@ -482,11 +493,11 @@ impl Replica {
                     match purpose {
                         Purpose::Transact(local_seq) => {
                             if let Some(InFlight {
-                                route: Route::Pushed { sent, .. },
+                                route: Route::Pushed { sending, .. },
                                 ..
                             }) = core.in_flight.get_mut(&local_seq)
                             {
-                                *sent = false;
+                                *sending = Sending::Unanswered;
                             }
                         }
                         Purpose::Watch(batch) => core.watches.batch_lost(batch),

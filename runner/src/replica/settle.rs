@@ -5,7 +5,7 @@ use memory_wire::message::AppliedCommit;
 use memory_wire::{LocalSeq, Seq, Value, WireError};
 
 use super::record::Confirmed;
-use super::{ACKS_KEPT, Core, InFlight, NotificationKind, Replica, Route, Stage, Touched};
+use super::{ACKS_KEPT, Core, InFlight, NotificationKind, Replica, Route, Sending, Stage, Touched};
 use crate::error::{CommitError, CommitErrorName};
 use crate::promise::Promise;
 use crate::transaction::SealedVerdict;
@@ -253,7 +253,7 @@ impl Replica {
             for (local_seq, entry) in &core.in_flight {
                 match (entry.stage, &entry.route) {
                     (Stage::Parked(seq), _) => parked.push((*local_seq, seq)),
-                    (Stage::Waiting, Route::Pushed { sent, .. }) if *sent || unsent_too => {
+                    (Stage::Waiting, Route::Pushed { sending, .. }) if *sending != Sending::Queued || unsent_too => {
                         lost.push(*local_seq)
                     }
                     (Stage::Waiting | Stage::Dead, _) => {}
