@@ -16,7 +16,7 @@ pub trait Build {
     /// False when nothing is built: the walk then skips all work whose only purpose is the value.
     const BUILDS: bool;
 
-    /// A scalar, `null`, `undefined` or a primitive special value.
+    /// A value as it is: a scalar, `null`, `undefined`, a primitive special value, or a part of a default.
     fn leaf(&mut self, value: &Value) -> Self::Out;
     /// An empty object that stands for `at`.
     fn object(&mut self, at: Addr) -> Self::Out;
@@ -86,7 +86,7 @@ pub struct NodeIx(u32);
 /// One part of a selected value.
 #[derive(Clone, Debug)]
 pub enum Node {
-    /// A scalar, `null`, `undefined` or a primitive special value.
+    /// A value as it is: a scalar, `null`, `undefined`, a primitive special value, or a part of a default.
     Leaf(Value),
     /// An object and the place it stands for (TRV-1220).
     Object {
@@ -125,6 +125,11 @@ impl Tree {
     /// The node behind an index that this tree gave out.
     pub fn node(&self, ix: NodeIx) -> &Node {
         &self.nodes[ix.0 as usize]
+    }
+
+    /// All parts, those that a union or a handle left out of the result included.
+    pub fn nodes(&self) -> impl ExactSizeIterator<Item = &Node> + '_ {
+        self.nodes.iter()
     }
 
     fn add(&mut self, node: Node) -> NodeIx {
@@ -188,7 +193,7 @@ impl Build for Tree {
 }
 
 /// TRV-1213: one answer out of the successes of a union. `schema` is the compound schema.
-pub(super) fn merge_matches<B: Build>(build: &mut B, matches: Vec<B::Out>, schema: &Schema) -> Option<B::Out> {
+pub fn merge_matches<B: Build>(build: &mut B, matches: Vec<B::Out>, schema: &Schema) -> Option<B::Out> {
     if !B::BUILDS || matches.len() < 2 {
         return matches.into_iter().next();
     }

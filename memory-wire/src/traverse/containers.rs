@@ -165,6 +165,7 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
                 Some(hop) => {
                     let elsewhere = !walker.same_id(hop.target, walker.doc_of(slot.place));
                     if walker.tracks() && walker.hop_covered(&hop)? && elsewhere {
+                        walker.note(slot.place, Dep::Deep);
                         return Ok(Ok(walker.leaf(&Value::Null)));
                     }
                     let end = walker.path_walk(slot.clone(), &[], Some(item.clone()), Last::Redirect, Some(hop))?;

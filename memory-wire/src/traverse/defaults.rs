@@ -45,7 +45,7 @@ impl<B: Build> Walker<'_, B> {
             (Value::Array(array), Some("array")) if schema.keyword("items").is_some() => {
                 self.shape_array(&deep, &schema, array, place).await
             }
-            (Value::Object(_) | Value::Array(_), _) => self.whole(&deep, &value, place).await,
+            (Value::Object(_) | Value::Array(_), _) => Ok(self.whole(&value, place)),
             (leaf, _) => Ok(self.leaf(leaf)),
         }
     }
@@ -134,29 +134,33 @@ impl<B: Build> Walker<'_, B> {
         Ok(out)
     }
 
-    /// A default that no typed schema shapes, as it is.
-    async fn whole<'f>(&'f self, deep: &Deep<'f>, value: &Value, place: PlaceIx) -> Result<B::Out, TraverseError> {
+    /// A default that no typed schema shapes, as it is: only its top stands for a place.
+    fn whole(&self, value: &Value, place: PlaceIx) -> B::Out {
         let at = self.addr(place);
+        let mut build = self.build.borrow_mut();
         match value {
             Value::Object(object) => {
-                let out = self.build.borrow_mut().object(at);
+                let out = build.object(at);
                 for (name, member) in object.iter() {
-                    let place = self.child(place, name);
-                    let member = deep.call(self.shape(deep.clone(), Schema::everything(), member.clone(), place)).await?;
-                    self.build.borrow_mut().insert(&out, name, member);
+                    let member = build.leaf(member);
+                    build.insert(&out, name, member);
                 }
-                Ok(out)
+                out
             }
             Value::Array(array) => {
-                let out = self.build.borrow_mut().array(at);
-                for (index, member) in array.elements() {
-                    let place = self.child(place, &JsString::from(index.to_string()));
-                    let member = deep.call(self.shape(deep.clone(), Schema::everything(), member.clone(), place)).await?;
-                    self.build.borrow_mut().push(&out, Some(member));
+                let out = build.array(at);
+                for slot in array.slots() {
+                    match slot {
+                        SlotRef::Value(member) => {
+                            let member = build.leaf(member);
+                            build.push(&out, Some(member));
+                        }
+                        SlotRef::Holes(n) => (0..n).for_each(|_| build.push(&out, None)),
+                    }
                 }
-                Ok(out)
+                out
             }
-            leaf => Ok(self.leaf(leaf)),
+            leaf => build.leaf(leaf),
         }
     }
 }

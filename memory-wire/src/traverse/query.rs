@@ -1,6 +1,6 @@
 //! The query driver (TRV §11): visiting one root of a graph query.
 
-use super::build::{Build, Nothing};
+use super::build::Nothing;
 use super::hop::Last;
 use super::memo::Outcome;
 use super::place::DocName;

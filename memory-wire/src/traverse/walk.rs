@@ -12,7 +12,7 @@ use super::refs;
 use super::schema::{ByAddress, Combinator, Schema, SchemaPool, entries_of_as_cell, first_kind, without_key};
 use super::scope_cap;
 use super::slot;
-use super::source::{DeadEnd, Dep, Link, TraverseError};
+use super::source::{DeadEnd, Dep, Link};
 use super::tracker::Walked;
 use super::type_check::{TypeName, Verdict, branch_may_match, is_accessor, type_check};
 use super::walker::{Mode, Node, Position, Run, Selected, Still, Walker};
@@ -186,6 +186,7 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
         };
         let elsewhere = !walker.same_id(hop.target, walker.doc_of(slot.place));
         if walker.tracks() && walker.hop_covered(&hop)? && elsewhere {
+            walker.note(slot.place, Dep::Deep);
             return Ok(Ok(walker.leaf(&Value::Null)));
         }
         let redirected =

@@ -1,0 +1,237 @@
+//! Properties of the query walk on random document graphs: it equals a naive walk that remembers nothing, and
+//! leaving out what was walked before (decision 24) changes nothing, in an evaluation and across refreshes.
+
+#[path = "traversal/naive.rs"]
+mod naive;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use memory_wire::traverse::{
+    Ctx, DocKey, DocSource, MAX_OPEN_PLACES, Memo, Mode, Root, Schema, SchemaPool, Seen, Selector, SourceError, Tracker, visit,
+};
+use memory_wire::value::{Object, Value};
+use memory_wire::{EntityId, Scope, ScopeIdentity, ScopeKey, SpaceId, value};
+use proptest::prelude::*;
+
+const SPACE: &str = "did:key:z6MkSpace";
+const DOCUMENTS: usize = 5;
+
+pub(crate) type Documents = BTreeMap<DocKey, Value>;
+
+struct Source<'d>(&'d Documents);
+
+impl DocSource for Source<'_> {
+    fn load(&mut self, key: &DocKey) -> Result<Option<Value>, SourceError> {
+        Ok(self.0.get(key).cloned())
+    }
+}
+
+fn identity() -> ScopeIdentity {
+    ScopeIdentity::session("did:key:alice", "s1")
+}
+
+fn id(n: usize) -> EntityId {
+    EntityId::from(format!("of:{n}"))
+}
+
+fn key(n: usize, scope: Scope) -> DocKey {
+    DocKey::new(SpaceId::from(SPACE), ScopeKey::resolve(scope, &identity()).unwrap(), id(n))
+}
+
+fn member() -> impl Strategy<Value = &'static str> {
+    prop_oneof![Just("a"), Just("b"), Just("c")]
+}
+
+fn leaf() -> impl Strategy<Value = Value> {
+    prop_oneof![Just(value!(1)), Just(value!(1.5)), Just(value!("text")), Just(Value::Null), Just(value!(true))]
+}
+
+/// Schemas without `allOf`: only there does a result decide what is reached, and a remembered result inside a
+/// cycle may differ from an unremembered one.
+fn schema() -> impl Strategy<Value = Value> {
+    let plain = prop_oneof![
+        3 => Just(value!(true)),
+        1 => Just(value!(false)),
+        1 => Just(value!({ "type": "string" })),
+        1 => Just(value!({ "type": ["number", "null"] })),
+        1 => Just(value!({ "type": "object" })),
+        1 => Just(value!({ "asCell": ["cell"] })),
+        1 => Just(value!({ "type": "unknown" })),
+        1 => Just(value!({ "title": "t" })),
+    ];
+    plain.prop_recursive(3, 12, 3, |inner| {
+        let properties = prop::collection::vec((member(), inner.clone()), 0..3);
+        prop_oneof![
+            (properties, prop::option::of(inner.clone()), prop::option::of(member()), 0..4u8).prop_map(
+                |(properties, additional, required, extra)| {
+                    let mut object = Object::from_entries(vec![("type".into(), "object".into())]);
+                    object.insert("properties", properties.into_iter().collect::<Object>());
+                    if let Some(additional) = additional {
+                        object.insert("additionalProperties", additional);
+                    }
+                    if let Some(required) = required {
+                        object.insert("required", vec![Value::from(required)]);
+                    }
+                    match extra {
+                        0 => object.insert("asCell", vec![Value::from("cell")]),
+                        1 => object.insert("scope", "space"),
+                        _ => None,
+                    };
+                    object.into()
+                }
+            ),
+            inner.clone().prop_map(|items| value!({ "type": "array", "items": items })),
+            prop::collection::vec(inner.clone(), 1..3).prop_map(|options| value!({ "anyOf": options })),
+            prop::collection::vec(inner, 1..3).prop_map(|options| value!({ "oneOf": options })),
+        ]
+    })
+}
+
+fn link() -> impl Strategy<Value = Value> {
+    let path = prop::collection::vec(member(), 0..3);
+    let scope = prop_oneof![4 => Just(None), 1 => Just(Some("user")), 1 => Just(Some("space"))];
+    (prop::option::weighted(0.9, 0..DOCUMENTS + 1), path, prop::option::weighted(0.3, schema()), any::<bool>(), scope).prop_map(
+        |(target, path, schema, redirect, scope)| {
+            let mut payload = Object::new();
+            if let Some(target) = target {
+                payload.insert("id", &id(target));
+            }
+            payload.insert("path", path.into_iter().map(Value::from).collect::<Vec<_>>());
+            if let Some(schema) = schema {
+                payload.insert("schema", schema);
+            }
+            if redirect {
+                payload.insert("overwrite", "redirect");
+            }
+            if let Some(scope) = scope {
+                payload.insert("scope", scope);
+            }
+            value!({ "/": { "link@1": payload } })
+        },
+    )
+}
+
+fn content() -> impl Strategy<Value = Value> {
+    prop_oneof![2 => leaf(), 3 => link()].prop_recursive(3, 8, 3, |inner| {
+        prop_oneof![
+            3 => prop::collection::vec((member(), inner.clone()), 0..4)
+                .prop_map(|members| Value::Object(members.into_iter().collect())),
+            1 => prop::collection::vec(inner, 0..3).prop_map(Value::from),
+        ]
+    })
+}
+
+fn document() -> impl Strategy<Value = Value> {
+    (content(), prop::option::weighted(0.2, link())).prop_map(|(content, argument)| {
+        let mut root = Object::from_entries(vec![("value".into(), content)]);
+        if let Some(argument) = argument {
+            root.insert("argument", argument);
+        }
+        root.into()
+    })
+}
+
+fn documents() -> impl Strategy<Value = Documents> {
+    let scope = prop_oneof![4 => Just(Scope::Space), 1 => Just(Scope::User)];
+    prop::collection::vec(((0..DOCUMENTS, scope), document()), 1..DOCUMENTS + 3)
+        .prop_map(|all| all.into_iter().map(|((n, scope), document)| (key(n, scope), document)).collect())
+}
+
+fn roots() -> impl Strategy<Value = Vec<(usize, Selector)>> {
+    let selector = (prop::collection::vec(member(), 0..2), schema())
+        .prop_map(|(path, schema)| Selector::from_root(&path.into_iter().map(Into::into).collect::<Vec<_>>(), Some(Schema::of(&schema))));
+    prop::collection::vec((0..DOCUMENTS, selector), 1..3)
+}
+
+/// What is tracked, as comparable text.
+type Tracked = BTreeMap<String, BTreeSet<String>>;
+
+fn tracked(tracker: &Tracker) -> Tracked {
+    let selectors = |key: &DocKey| tracker.selectors(key).map(naive::selector_text).collect();
+    tracker.keys().map(|key| (key.to_string(), selectors(key))).collect()
+}
+
+/// Visits roots in one evaluation and returns the link targets that were absent.
+fn evaluate(documents: &Documents, tracker: &mut Tracker, roots: &[(DocKey, Selector)], skip_walked: bool) -> BTreeSet<DocKey> {
+    let identity = identity();
+    let (mut memo, mut schemas, mut seen) = (Memo::new(), SchemaPool::new(), Seen::new());
+    let mut ctx = Ctx {
+        mode: Mode::Query,
+        identity: &identity,
+        tracker,
+        memo: &mut memo,
+        schemas: &mut schemas,
+        seen: &mut seen,
+        max_open: MAX_OPEN_PLACES,
+        skip_walked,
+    };
+    let mut source = Source(documents);
+    for (key, selector) in roots {
+        let root = Root {
+            space: key.space.clone(),
+            id: key.instance.id.clone(),
+            scope: key.instance.scope_key.scope(),
+            explicit: None,
+            document: documents.get(key).cloned(),
+        };
+        visit(&mut source, &mut ctx, &root, selector).expect("every scope resolves and nothing is deep");
+    }
+    seen.absent().cloned().collect()
+}
+
+fn space_roots(roots: Vec<(usize, Selector)>) -> Vec<(DocKey, Selector)> {
+    roots.into_iter().map(|(n, selector)| (key(n, Scope::Space), selector)).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1_500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn trv_310_the_walk_equals_a_naive_one(documents in documents(), roots in roots()) {
+        let roots = space_roots(roots);
+        let mut tracker = Tracker::new();
+        evaluate(&documents, &mut tracker, &roots, true);
+        let naive = naive::evaluate(&documents, &identity(), &roots);
+        prop_assert_eq!(tracked(&tracker), tracked(&naive));
+    }
+
+    #[test]
+    fn decision_24_skipping_changes_nothing(documents in documents(), roots in roots()) {
+        let roots = space_roots(roots);
+        let (mut skipping, mut plain) = (Tracker::new(), Tracker::new());
+        evaluate(&documents, &mut skipping, &roots, true);
+        evaluate(&documents, &mut plain, &roots, false);
+        prop_assert_eq!(tracked(&skipping), tracked(&plain));
+    }
+
+    /// ENG-1012: a dirty document's selectors are removed and visited again; what a link named while it was absent
+    /// makes the next walk skip nothing.
+    #[test]
+    fn decision_24_skipping_changes_nothing_across_refreshes(
+        documents in documents(),
+        roots in roots(),
+        changes in prop::collection::vec((0..DOCUMENTS + 1, prop::option::weighted(0.85, document())), 1..5),
+    ) {
+        let roots = space_roots(roots);
+        let mut documents = documents;
+        let (mut skipping, mut plain) = (Tracker::new(), Tracker::new());
+        let mut awaited = evaluate(&documents, &mut skipping, &roots, true);
+        evaluate(&documents, &mut plain, &roots, false);
+        for (n, change) in changes {
+            let key = key(n, Scope::Space);
+            match change {
+                Some(document) => documents.insert(key.clone(), document),
+                None => documents.remove(&key),
+            };
+            if awaited.contains(&key) {
+                skipping.forget_walked();
+            }
+            for (tracker, skip) in [(&mut skipping, true), (&mut plain, false)] {
+                let dirty: Vec<(DocKey, Selector)> =
+                    tracker.remove(&key).into_iter().map(|selector| (key.clone(), selector)).collect();
+                awaited.extend(evaluate(&documents, tracker, &dirty, skip));
+            }
+            prop_assert_eq!(tracked(&skipping), tracked(&plain));
+        }
+    }
+}
