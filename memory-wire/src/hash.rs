@@ -96,10 +96,13 @@ impl<C: FnMut(&[u8])> Sink for PieceBuffer<C> {
     }
 }
 
-fn sha_256(write: impl FnOnce(&mut PieceBuffer<&mut dyn FnMut(&[u8])>)) -> Digest {
+/// A hasher behind the buffer.
+type ShaStream<'h> = PieceBuffer<&'h mut dyn FnMut(&[u8])>;
+
+fn sha_256(write: impl FnOnce(&mut ShaStream<'_>)) -> Digest {
     let mut hasher = Sha256::new();
     let mut update = |chunk: &[u8]| hasher.update(chunk);
-    let mut stream: PieceBuffer<&mut dyn FnMut(&[u8])> = PieceBuffer::new(&mut update);
+    let mut stream: ShaStream<'_> = PieceBuffer::new(&mut update);
     write(&mut stream);
     stream.finish();
     hasher.finalize().into()

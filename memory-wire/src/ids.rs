@@ -297,7 +297,7 @@ impl EntityId {
             .and_then(|rest| rest.strip_prefix(','))
             .ok_or_else(|| EntityIdError::Header(self.as_str().chars().take(64).collect()))?;
         let end = payload.find(['?', '#']).unwrap_or(payload.len());
-        let bytes = base64::decode(payload[..end].as_bytes()).ok_or(EntityIdError::Payload)?;
+        let bytes = base64::decode(&payload.as_bytes()[..end]).ok_or(EntityIdError::Payload)?;
         let text = String::from_utf8(bytes).map_err(|_| EntityIdError::Payload)?;
         Ok(codec::decode(&text)?)
     }

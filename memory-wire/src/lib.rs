@@ -4,8 +4,8 @@
 //! | --- | --- |
 //! | names of things: spaces, sessions, entities, sequence numbers | [`ids`], [`well_known`] |
 //! | which stored instance of a document is meant | [`scope_key`] |
-//! | values, their text, their hash, their equality | [`value`], [`js_string`], [`codec`], [`hash`], [`equality`] |
-//! | links between documents, patches of documents | [`link`], [`pointer`], [`patch`] |
+//! | values, their text, their hash, their equality | [`mod@value`], [`js_string`], [`codec`], [`hash`], [`equality`] |
+//! | links between documents, patches of documents | [`link`], [`mod@pointer`], [`patch`] |
 //! | which documents a schema reaches | [`traverse`] |
 //! | the messages on the socket | [`message`], [`flags`], [`schema_table`], [`error`] |
 //! | keys, DIDs and the signed session open | [`identity`], [`did`], [`auth`] |

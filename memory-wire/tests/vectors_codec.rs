@@ -54,11 +54,7 @@ fn check_refused(line: &Json) -> Result<(), String> {
         }
         _ => return Err("a refused input this test does not know".to_owned()),
     };
-    same(
-        "refusal",
-        encode(&value),
-        Err(EncodeError::UnsafeKey(key)),
-    )
+    same("refusal", encode(&value), Err(EncodeError::UnsafeKey(key)))
 }
 
 fn check_decode(line: &Json) -> Result<(), String> {
