@@ -205,7 +205,7 @@ impl Cell {
 
     /// A view that reads each touched path when it is touched (RUN-227).
     pub fn lazy(&self) -> Result<LazyView, RunnerError> {
-        LazyView::enter(&self.reading_tx(), &self.link)
+        schema_read::read_lazily(&self.reading_tx(), &self.link)
     }
 
     /// The stored value, links included, without the lens.

@@ -54,8 +54,8 @@ pub enum RunnerError {
     LinkCycle {
         /// Place where the walk gave up.
         at: String,
-        /// Which of the three rules.
-        reason: &'static str,
+        /// How the walk came round.
+        reason: String,
     },
     /// RUN-216.
     #[error("UnresolvedInput: {at} leads to a document that is not here yet")]

@@ -118,7 +118,6 @@ struct TxState {
     local_seqs: RefCell<Vec<(SpaceId, memory_wire::LocalSeq)>>,
     callbacks: RefCell<commit::Callbacks>,
     preconditions: RefCell<Vec<(SpaceId, Precondition)>>,
-    resolutions: RefCell<crate::link_resolution::ResolutionMemo>,
 }
 
 impl fmt::Debug for RunTx {
@@ -160,7 +159,6 @@ impl RunTx {
             local_seqs: RefCell::default(),
             callbacks: RefCell::default(),
             preconditions: RefCell::default(),
-            resolutions: RefCell::default(),
         }))
     }
 
@@ -334,14 +332,9 @@ impl RunTx {
         self.0.ratchet.set(self.0.ratchet.get().max(scope));
     }
 
-    /// Starts the ratchet anew and drops memoised resolutions, which would record no read.
+    /// Starts the ratchet anew. No resolution is remembered across it: every one records its reads.
     pub fn reset_narrowest_read_scope(&self) {
         self.0.ratchet.set(Scope::Space);
-        self.0.resolutions.borrow_mut().clear();
-    }
-
-    pub(crate) fn resolutions(&self) -> &RefCell<crate::link_resolution::ResolutionMemo> {
-        &self.0.resolutions
     }
 
     // --- reads -------------------------------------------------------------------------------------------------
@@ -478,7 +471,6 @@ impl RunTx {
         }
         doc.intents.reshaped(&address.path);
         let written = doc.write(&address.path, value);
-        self.0.resolutions.borrow_mut().clear();
         written.map_err(|depth| RunnerError::BadPath {
             at: format!("{}/{}", address.id, address.path.join("/")),
             reason: format!("segment {depth} is blocked by a leaf or is no index"),
