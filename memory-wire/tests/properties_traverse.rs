@@ -7,7 +7,8 @@ mod naive;
 use std::collections::{BTreeMap, BTreeSet};
 
 use memory_wire::traverse::{
-    Ctx, DocKey, DocSource, MAX_OPEN_PLACES, Memo, Mode, Root, Schema, SchemaPool, Seen, Selector, SourceError, Tracker, visit,
+    Ctx, DocKey, DocSource, MAX_OPEN_PLACES, Memo, Mode, Root, Schema, SchemaPool, Seen, Selector,
+    SourceError, Tracker, visit,
 };
 use memory_wire::value::{Object, Value};
 use memory_wire::{EntityId, Scope, ScopeIdentity, ScopeKey, SpaceId, value};
@@ -35,7 +36,11 @@ fn id(n: usize) -> EntityId {
 }
 
 fn key(n: usize, scope: Scope) -> DocKey {
-    DocKey::new(SpaceId::from(SPACE), ScopeKey::resolve(scope, &identity()).unwrap(), id(n))
+    DocKey::new(
+        SpaceId::from(SPACE),
+        ScopeKey::resolve(scope, &identity()).unwrap(),
+        id(n),
+    )
 }
 
 fn member() -> impl Strategy<Value = &'static str> {
@@ -43,7 +48,13 @@ fn member() -> impl Strategy<Value = &'static str> {
 }
 
 fn leaf() -> impl Strategy<Value = Value> {
-    prop_oneof![Just(value!(1)), Just(value!(1.5)), Just(value!("text")), Just(Value::Null), Just(value!(true))]
+    prop_oneof![
+        Just(value!(1)),
+        Just(value!(1.5)),
+        Just(value!("text")),
+        Just(Value::Null),
+        Just(value!(true))
+    ]
 }
 
 /// Schemas without `allOf`: only there does a result decide what is reached, and a remembered result inside a
@@ -62,8 +73,13 @@ fn schema() -> impl Strategy<Value = Value> {
     plain.prop_recursive(3, 12, 3, |inner| {
         let properties = prop::collection::vec((member(), inner.clone()), 0..3);
         prop_oneof![
-            (properties, prop::option::of(inner.clone()), prop::option::of(member()), 0..4u8).prop_map(
-                |(properties, additional, required, extra)| {
+            (
+                properties,
+                prop::option::of(inner.clone()),
+                prop::option::of(member()),
+                0..4u8
+            )
+                .prop_map(|(properties, additional, required, extra)| {
                     let mut object = Object::from_entries(vec![("type".into(), "object".into())]);
                     object.insert("properties", properties.into_iter().collect::<Object>());
                     if let Some(additional) = additional {
@@ -78,23 +94,39 @@ fn schema() -> impl Strategy<Value = Value> {
                         _ => None,
                     };
                     object.into()
-                }
-            ),
-            inner.clone().prop_map(|items| value!({ "type": "array", "items": items })),
+                }),
+            inner
+                .clone()
+                .prop_map(|items| value!({ "type": "array", "items": items })),
             prop::collection::vec(inner.clone(), 1..3).prop_map(|options| value!({ "anyOf": options })),
             prop::collection::vec(inner, 1..3).prop_map(|options| value!({ "oneOf": options })),
         ]
     })
 }
 
+/// Schemas of links: few, so that several links carry the same one.
+fn link_schema() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        3 => Just(value!({ "type": "object", "properties": { "a": { "type": "object", "properties": { "a": true } } } })),
+        1 => schema(),
+    ]
+}
+
 fn link() -> impl Strategy<Value = Value> {
-    let path = prop::collection::vec(member(), 0..3);
-    let scope = prop_oneof![4 => Just(None), 1 => Just(Some("user")), 1 => Just(Some("space"))];
-    (prop::option::weighted(0.9, 0..DOCUMENTS + 1), path, prop::option::weighted(0.3, schema()), any::<bool>(), scope).prop_map(
-        |(target, path, schema, redirect, scope)| {
+    let path = prop_oneof![3 => Just(Vec::new()), 1 => prop::collection::vec(member(), 1..3)];
+    let scope = prop_oneof![6 => Just(None), 1 => Just(Some("user")), 1 => Just(Some("space"))];
+    let redirect = prop::bool::weighted(0.3);
+    (
+        prop::option::weighted(0.9, 0..DOCUMENTS + 1),
+        path,
+        prop::option::weighted(0.4, link_schema()),
+        redirect,
+        scope,
+    )
+        .prop_map(|(target, path, schema, redirect, scope)| {
             let mut payload = Object::new();
             if let Some(target) = target {
-                payload.insert("id", &id(target));
+                payload.insert("id", id(target));
             }
             payload.insert("path", path.into_iter().map(Value::from).collect::<Vec<_>>());
             if let Some(schema) = schema {
@@ -107,8 +139,7 @@ fn link() -> impl Strategy<Value = Value> {
                 payload.insert("scope", scope);
             }
             value!({ "/": { "link@1": payload } })
-        },
-    )
+        })
 }
 
 fn content() -> impl Strategy<Value = Value> {
@@ -116,7 +147,7 @@ fn content() -> impl Strategy<Value = Value> {
         prop_oneof![
             3 => prop::collection::vec((member(), inner.clone()), 0..4)
                 .prop_map(|members| Value::Object(members.into_iter().collect())),
-            1 => prop::collection::vec(inner, 0..3).prop_map(Value::from),
+            2 => prop::collection::vec(inner, 0..3).prop_map(Value::from),
         ]
     })
 }
@@ -133,14 +164,45 @@ fn document() -> impl Strategy<Value = Value> {
 
 fn documents() -> impl Strategy<Value = Documents> {
     let scope = prop_oneof![4 => Just(Scope::Space), 1 => Just(Scope::User)];
-    prop::collection::vec(((0..DOCUMENTS, scope), document()), 1..DOCUMENTS + 3)
-        .prop_map(|all| all.into_iter().map(|((n, scope), document)| (key(n, scope), document)).collect())
+    prop::collection::vec(((0..DOCUMENTS, scope), document()), 1..DOCUMENTS + 3).prop_map(|all| {
+        all.into_iter()
+            .map(|((n, scope), document)| (key(n, scope), document))
+            .collect()
+    })
 }
 
 fn roots() -> impl Strategy<Value = Vec<(usize, Selector)>> {
-    let selector = (prop::collection::vec(member(), 0..2), schema())
-        .prop_map(|(path, schema)| Selector::from_root(&path.into_iter().map(Into::into).collect::<Vec<_>>(), Some(Schema::of(&schema))));
+    let schema = prop_oneof![1 => Just(value!(true)), 1 => schema()];
+    let selector = (prop::collection::vec(member(), 0..2), schema).prop_map(|(path, schema)| {
+        Selector::from_root(
+            &path.into_iter().map(Into::into).collect::<Vec<_>>(),
+            Some(Schema::of(&schema)),
+        )
+    });
     prop::collection::vec((0..DOCUMENTS, selector), 1..3)
+}
+
+/// What happens to a document between two evaluations.
+#[derive(Clone, Debug)]
+enum Change {
+    /// A member is added beside what is there.
+    Touched,
+    Replaced(Value),
+    Deleted,
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    prop_oneof![4 => Just(Change::Touched), 3 => document().prop_map(Change::Replaced), 1 => Just(Change::Deleted)]
+}
+
+fn touched(document: Option<&Value>) -> Value {
+    let mut root = document.and_then(Value::as_object).cloned().unwrap_or_default();
+    match root.get_mut("value") {
+        Some(Value::Object(content)) if !content.contains_key("/") => drop(content.insert("touched", 1)),
+        Some(_) => {}
+        None => drop(root.insert("value", 1)),
+    }
+    root.into()
 }
 
 /// What is tracked, as comparable text.
@@ -148,11 +210,30 @@ type Tracked = BTreeMap<String, BTreeSet<String>>;
 
 fn tracked(tracker: &Tracker) -> Tracked {
     let selectors = |key: &DocKey| tracker.selectors(key).map(naive::selector_text).collect();
-    tracker.keys().map(|key| (key.to_string(), selectors(key))).collect()
+    tracker
+        .keys()
+        .map(|key| (key.to_string(), selectors(key)))
+        .collect()
+}
+
+/// What `all` tracks and `by` neither tracks nor covers.
+fn uncovered(all: &Tracker, by: &Tracker) -> Vec<String> {
+    let of_key = |key: &DocKey| {
+        let selectors = all.selectors(key).filter(|selector| !by.covers(key, selector));
+        selectors
+            .map(|selector| format!("{key} {}", naive::selector_text(selector)))
+            .collect::<Vec<_>>()
+    };
+    all.keys().flat_map(of_key).collect()
 }
 
 /// Visits roots in one evaluation and returns the link targets that were absent.
-fn evaluate(documents: &Documents, tracker: &mut Tracker, roots: &[(DocKey, Selector)], skip_walked: bool) -> BTreeSet<DocKey> {
+fn evaluate(
+    documents: &Documents,
+    tracker: &mut Tracker,
+    roots: &[(DocKey, Selector)],
+    skip_walked: bool,
+) -> BTreeSet<DocKey> {
     let identity = identity();
     let (mut memo, mut schemas, mut seen) = (Memo::new(), SchemaPool::new(), Seen::new());
     let mut ctx = Ctx {
@@ -174,17 +255,21 @@ fn evaluate(documents: &Documents, tracker: &mut Tracker, roots: &[(DocKey, Sele
             explicit: None,
             document: documents.get(key).cloned(),
         };
-        visit(&mut source, &mut ctx, &root, selector).expect("every scope resolves and nothing is deep");
+        let _ =
+            visit(&mut source, &mut ctx, &root, selector).expect("every scope resolves and nothing is deep");
     }
     seen.absent().cloned().collect()
 }
 
 fn space_roots(roots: Vec<(usize, Selector)>) -> Vec<(DocKey, Selector)> {
-    roots.into_iter().map(|(n, selector)| (key(n, Scope::Space), selector)).collect()
+    roots
+        .into_iter()
+        .map(|(n, selector)| (key(n, Scope::Space), selector))
+        .collect()
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1_500, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
 
     #[test]
     fn trv_310_the_walk_equals_a_naive_one(documents in documents(), roots in roots()) {
@@ -210,7 +295,7 @@ proptest! {
     fn decision_24_skipping_changes_nothing_across_refreshes(
         documents in documents(),
         roots in roots(),
-        changes in prop::collection::vec((0..DOCUMENTS + 1, prop::option::weighted(0.85, document())), 1..5),
+        changes in prop::collection::vec((0..DOCUMENTS + 1, change()), 1..6),
     ) {
         let roots = space_roots(roots);
         let mut documents = documents;
@@ -220,8 +305,9 @@ proptest! {
         for (n, change) in changes {
             let key = key(n, Scope::Space);
             match change {
-                Some(document) => documents.insert(key.clone(), document),
-                None => documents.remove(&key),
+                Change::Touched => documents.insert(key.clone(), touched(documents.get(&key))),
+                Change::Replaced(document) => documents.insert(key.clone(), document),
+                Change::Deleted => documents.remove(&key),
             };
             if awaited.contains(&key) {
                 skipping.forget_walked();
@@ -231,7 +317,9 @@ proptest! {
                     tracker.remove(&key).into_iter().map(|selector| (key.clone(), selector)).collect();
                 awaited.extend(evaluate(&documents, tracker, &dirty, skip));
             }
-            prop_assert_eq!(tracked(&skipping), tracked(&plain));
+            // A removed selector that another one covers may come back on the longer way round alone.
+            prop_assert_eq!(uncovered(&plain, &skipping), Vec::<String>::new());
+            prop_assert_eq!(uncovered(&skipping, &plain), Vec::<String>::new());
         }
     }
 }

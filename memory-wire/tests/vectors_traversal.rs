@@ -20,7 +20,9 @@ fn every_line_of_the_traversal_vectors() {
     let (mut run, mut failed) = (0usize, Vec::new());
     for (number, text) in text.lines().enumerate().map(|(i, text)| (i + 1, text)) {
         let line: Json = serde_json::from_str(text).unwrap_or_else(|e| panic!("line {number}: {e}"));
-        let kind = line["kind"].as_str().unwrap_or_else(|| panic!("line {number} has no kind"));
+        let kind = line["kind"]
+            .as_str()
+            .unwrap_or_else(|| panic!("line {number} has no kind"));
         let outcome = match kind {
             "query" => query::query(&line),
             "walk" => query::walk(&line),
@@ -43,6 +45,11 @@ fn every_line_of_the_traversal_vectors() {
         }
     }
     println!("{} of {run} lines agree", run - failed.len());
-    assert!(failed.is_empty(), "{} of {run} lines differ:\n{}", failed.len(), failed.join("\n"));
+    assert!(
+        failed.is_empty(),
+        "{} of {run} lines differ:\n{}",
+        failed.len(),
+        failed.join("\n")
+    );
     assert_eq!(run, 676);
 }

@@ -20,7 +20,9 @@ pub fn handle_branch(pool: &mut SchemaPool, schema: &Schema, value: &Value) -> O
     }
     let object = schema.value().as_object()?;
     for union in ["anyOf", "oneOf"] {
-        let Some(Value::Array(options)) = object.get(union) else { continue };
+        let Some(Value::Array(options)) = object.get(union) else {
+            continue;
+        };
         let rest = Schema::of(&without_key(object, union).into());
         for (_, option) in options.elements() {
             if entries_of_as_cell(option).is_none() {
@@ -38,11 +40,21 @@ pub fn handle_branch(pool: &mut SchemaPool, schema: &Schema, value: &Value) -> O
 /// The prefilter, `const`, `enum`, then declared properties, slots, items and nested unions.
 pub(super) fn matches_concretely(pool: &mut SchemaPool, schema: &Schema, value: &Value) -> bool {
     let pool = RefCell::new(pool);
-    deep::run(MAX_NESTED_OPTIONS, |deep| matches(&pool, deep, schema.clone(), value.clone())).unwrap_or(false)
+    deep::run(MAX_NESTED_OPTIONS, |deep| {
+        matches(&pool, deep, schema.clone(), value.clone())
+    })
+    .unwrap_or(false)
 }
 
-async fn matches<'f>(pool: &'f RefCell<&mut SchemaPool>, deep: Deep<'f>, schema: Schema, value: Value) -> bool {
-    let Some(resolved) = refs::resolve_ref(&mut pool.borrow_mut(), &schema) else { return true };
+async fn matches<'f>(
+    pool: &'f RefCell<&mut SchemaPool>,
+    deep: Deep<'f>,
+    schema: Schema,
+    value: Value,
+) -> bool {
+    let Some(resolved) = refs::resolve_ref(&mut pool.borrow_mut(), &schema) else {
+        return true;
+    };
     let bare = match resolved.value() {
         Value::Bool(everything) => return *everything,
         Value::Object(object) => Schema::of(&without_key(object, "asCell").into()),
@@ -54,7 +66,10 @@ async fn matches<'f>(pool: &'f RefCell<&mut SchemaPool>, deep: Deep<'f>, schema:
     if !branch_may_match(&mut pool.borrow_mut(), &bare, &value) {
         return false;
     }
-    if bare.keyword("const").is_some_and(|constant| !value_equal(constant, &value)) {
+    if bare
+        .keyword("const")
+        .is_some_and(|constant| !value_equal(constant, &value))
+    {
         return false;
     }
     if let Some(Value::Array(allowed)) = bare.keyword("enum")
@@ -63,24 +78,38 @@ async fn matches<'f>(pool: &'f RefCell<&mut SchemaPool>, deep: Deep<'f>, schema:
         return false;
     }
     for combinator in [super::schema::Combinator::AnyOf, super::schema::Combinator::OneOf] {
-        let keyword = if combinator == super::schema::Combinator::AnyOf { "anyOf" } else { "oneOf" };
+        let keyword = if combinator == super::schema::Combinator::AnyOf {
+            "anyOf"
+        } else {
+            "oneOf"
+        };
         if bare.keyword(keyword).is_none() {
             continue;
         }
         let options = walk::options(&mut pool.borrow_mut(), &bare, combinator);
         let mut any = false;
         for option in options.iter().flat_map(|options| options.iter()) {
-            any = any || deep.call(matches(pool, deep.clone(), option.clone(), value.clone())).await;
+            any = any
+                || deep
+                    .call(matches(pool, deep.clone(), option.clone(), value.clone()))
+                    .await;
         }
         return any;
     }
     match &value {
         Value::Object(object) => {
-            let Some(Value::Object(properties)) = bare.keyword("properties") else { return true };
+            let Some(Value::Object(properties)) = bare.keyword("properties") else {
+                return true;
+            };
             for (name, property) in properties.iter() {
-                let Some(member) = object.get_key(name) else { continue };
+                let Some(member) = object.get_key(name) else {
+                    continue;
+                };
                 let property = with_definitions(&bare, property);
-                if !deep.call(matches(pool, deep.clone(), property, member.clone())).await {
+                if !deep
+                    .call(matches(pool, deep.clone(), property, member.clone()))
+                    .await
+                {
                     return false;
                 }
             }
@@ -89,7 +118,10 @@ async fn matches<'f>(pool: &'f RefCell<&mut SchemaPool>, deep: Deep<'f>, schema:
         Value::Array(array) if bare.keyword("items").is_some() || bare.keyword("prefixItems").is_some() => {
             for (index, element) in array.elements() {
                 let item = narrow_item(&mut pool.borrow_mut(), &bare, index);
-                if !deep.call(matches(pool, deep.clone(), item, element.clone())).await {
+                if !deep
+                    .call(matches(pool, deep.clone(), item, element.clone()))
+                    .await
+                {
                     return false;
                 }
             }

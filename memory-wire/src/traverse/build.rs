@@ -148,7 +148,10 @@ impl Build for Tree {
     }
 
     fn object(&mut self, at: Addr) -> NodeIx {
-        self.add(Node::Object { at, members: Vec::new() })
+        self.add(Node::Object {
+            at,
+            members: Vec::new(),
+        })
     }
 
     fn insert(&mut self, object: &NodeIx, key: &JsString, member: NodeIx) {
@@ -161,7 +164,10 @@ impl Build for Tree {
     }
 
     fn array(&mut self, at: Addr) -> NodeIx {
-        self.add(Node::Array { at, elements: Vec::new() })
+        self.add(Node::Array {
+            at,
+            elements: Vec::new(),
+        })
     }
 
     fn push(&mut self, array: &NodeIx, element: Option<NodeIx>) {
@@ -203,12 +209,25 @@ pub fn merge_matches<B: Build>(build: &mut B, matches: Vec<B::Out>, schema: &Sch
         Shape::Object(..) | Shape::Opaque | Shape::Other => None,
     });
     if let Some(handle) = first_handle {
-        let own = handle.link.schema.as_ref().and_then(|schema| schema.keyword("asCell")).cloned();
+        let own = handle
+            .link
+            .schema
+            .as_ref()
+            .and_then(|schema| schema.keyword("asCell"))
+            .cloned();
         let schema = super::handles::compound_schema(schema, own);
-        let link = Link { at: handle.link.at.clone(), schema: Some(schema) };
-        return Some(build.handle(Handle { kind: handle.kind.clone(), link }));
+        let link = Link {
+            at: handle.link.at.clone(),
+            schema: Some(schema),
+        };
+        return Some(build.handle(Handle {
+            kind: handle.kind.clone(),
+            link,
+        }));
     }
-    let all_references = shapes.iter().all(|shape| matches!(shape, Shape::Object(..) | Shape::Opaque));
+    let all_references = shapes
+        .iter()
+        .all(|shape| matches!(shape, Shape::Object(..) | Shape::Opaque));
     let Some(at) = shapes.iter().find_map(|shape| match shape {
         Shape::Object(at, _) if all_references => Some(at.clone()),
         Shape::Handle(_) | Shape::Object(..) | Shape::Opaque | Shape::Other => None,
@@ -217,7 +236,9 @@ pub fn merge_matches<B: Build>(build: &mut B, matches: Vec<B::Out>, schema: &Sch
     };
     let mut united: IndexMap<JsString, B::Out> = IndexMap::new();
     for shape in shapes {
-        let Shape::Object(_, members) = shape else { continue };
+        let Shape::Object(_, members) = shape else {
+            continue;
+        };
         for (key, member) in members {
             // What may not be looked into never hides an answer.
             if !(united.contains_key(&key) && matches!(build.shape(&member), Shape::Opaque)) {

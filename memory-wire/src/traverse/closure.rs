@@ -28,13 +28,21 @@ impl<B: Build> Walker<'_, B> {
             if closure.iter().any(|(known, _)| *known == hash) {
                 continue;
             }
-            let visited = self.seen.borrow().schema_documents.get(&(space.clone(), hash.clone())).copied();
+            let visited = self
+                .seen
+                .borrow()
+                .schema_documents
+                .get(&(space.clone(), hash.clone()))
+                .copied();
             if visited == Some(false) {
                 complete = false;
                 continue;
             }
             let document = self.schema_document(&space, &hash, place, visited.is_none())?;
-            self.seen.borrow_mut().schema_documents.insert((space.clone(), hash.clone()), document.is_some());
+            self.seen
+                .borrow_mut()
+                .schema_documents
+                .insert((space.clone(), hash.clone()), document.is_some());
             match document {
                 Some(document) => {
                     pending.extend(document.external_references().iter().cloned());
@@ -60,7 +68,11 @@ impl<B: Build> Walker<'_, B> {
         from: PlaceIx,
         first: bool,
     ) -> Result<Option<Schema>, TraverseError> {
-        let name = DocName { space: space.clone(), id: EntityId::from(format!("cid:{hash}")), scope: Scope::Space };
+        let name = DocName {
+            space: space.clone(),
+            id: EntityId::from(format!("cid:{hash}")),
+            scope: Scope::Space,
+        };
         let doc = self.memo.borrow_mut().places.doc(&name);
         if first && self.mode == Mode::Query {
             let key = self.key(doc)?;
@@ -70,11 +82,20 @@ impl<B: Build> Walker<'_, B> {
         self.note(root, Dep::Deep);
         let Some(document) = self.load(doc)? else {
             if first {
-                self.report_missing(doc, |walker| Link { at: walker.addr(root), schema: None }, from)?;
+                self.report_missing(
+                    doc,
+                    |walker| Link {
+                        at: walker.addr(root),
+                        schema: None,
+                    },
+                    from,
+                )?;
             }
             return Ok(None);
         };
-        let Some(content @ (Value::Bool(_) | Value::Object(_))) = document.member("value") else { return Ok(None) };
+        let Some(content @ (Value::Bool(_) | Value::Object(_))) = document.member("value") else {
+            return Ok(None);
+        };
         let verified = hash.as_str() == Some(hash::tagged_hash(content).as_str());
         Ok(verified.then(|| self.pool.borrow_mut().intern(content)))
     }

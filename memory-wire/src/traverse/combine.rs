@@ -21,11 +21,20 @@ pub fn combine(pool: &mut SchemaPool, parent: Option<&Schema>, link: Option<&Sch
 }
 
 /// The form of link hops (TRV-406).
-pub fn combine_optional(pool: &mut SchemaPool, parent: Option<&Schema>, link: Option<&Schema>) -> Option<Schema> {
+pub fn combine_optional(
+    pool: &mut SchemaPool,
+    parent: Option<&Schema>,
+    link: Option<&Schema>,
+) -> Option<Schema> {
     combine_form(pool, parent, link, Form::Optional)
 }
 
-fn combine_form(pool: &mut SchemaPool, parent: Option<&Schema>, link: Option<&Schema>, form: Form) -> Option<Schema> {
+fn combine_form(
+    pool: &mut SchemaPool,
+    parent: Option<&Schema>,
+    link: Option<&Schema>,
+    form: Form,
+) -> Option<Schema> {
     let (parent, link) = match (parent, link) {
         (None, other) | (other, None) => return other.cloned(),
         (Some(parent), Some(link)) => (pool.adopt(parent), pool.adopt(link)),
@@ -59,7 +68,9 @@ async fn values(deep: Deep<'_>, parent: Value, link: Value, form: Form) -> Value
             Form::Plain => lay_as_cell(Some(&link), parent),
         };
     }
-    let (Value::Object(p), Value::Object(l)) = (&parent, &link) else { return parent };
+    let (Value::Object(p), Value::Object(l)) = (&parent, &link) else {
+        return parent;
+    };
     let (parent_type, link_type) = (keyword(p, "type"), keyword(l, "type"));
     if let (Some(a), Some(b)) = (parent_type, link_type)
         && disjoint(a, b)
@@ -90,7 +101,12 @@ fn keyword<'o>(object: &'o Object, name: &str) -> Option<&'o Value> {
 
 /// Lays the `asCell` of `from` over `onto`, whatever its value.
 fn lay_as_cell(from: Option<&Value>, onto: Value) -> Value {
-    let Some(entries) = from.and_then(Value::as_object).and_then(|object| object.get("asCell")) else { return onto };
+    let Some(entries) = from
+        .and_then(Value::as_object)
+        .and_then(|object| object.get("asCell"))
+    else {
+        return onto;
+    };
     match onto {
         Value::Object(object) => with_key(&object, "asCell", entries.clone()).into(),
         Value::Bool(true) => Object::from_entries(vec![("asCell".into(), entries.clone())]).into(),
@@ -100,24 +116,36 @@ fn lay_as_cell(from: Option<&Value>, onto: Value) -> Value {
 
 /// No declared properties and everything allowed.
 fn is_open(object: &Object) -> bool {
-    keyword(object, "properties").is_none() && keyword(object, "additionalProperties").is_none_or(is_true_like)
+    keyword(object, "properties").is_none()
+        && keyword(object, "additionalProperties").is_none_or(is_true_like)
 }
 
 /// Row 8: the result is explicitly open.
 fn open_parent(p: &Object, l: &Object) -> Object {
-    let additional = match (keyword(l, "additionalProperties"), keyword(p, "additionalProperties")) {
+    let additional = match (
+        keyword(l, "additionalProperties"),
+        keyword(p, "additionalProperties"),
+    ) {
         (Some(theirs), ours) => lay_as_cell(ours, theirs.clone()),
         (None, Some(ours)) => ours.clone(),
         (None, None) => Value::Bool(true),
     };
-    let base = with_key(&without_key(&without_key(l, "required"), "$defs"), "additionalProperties", additional);
+    let base = with_key(
+        &without_key(&without_key(l, "required"), "$defs"),
+        "additionalProperties",
+        additional,
+    );
     unite_lists(base, p, l)
 }
 
 /// Row 9: the parent stays closed.
 fn open_link(p: &Object, l: &Object) -> Object {
     let base = match keyword(p, "additionalProperties") {
-        Some(ours) => with_key(p, "additionalProperties", lay_as_cell(keyword(l, "additionalProperties"), ours.clone())),
+        Some(ours) => with_key(
+            p,
+            "additionalProperties",
+            lay_as_cell(keyword(l, "additionalProperties"), ours.clone()),
+        ),
         None => p.clone(),
     };
     unite_lists(base, p, l)
@@ -139,8 +167,14 @@ async fn records(deep: &Deep<'_>, p: &Object, l: &Object) -> Object {
             united.push((name.clone(), both_or_one(deep, ours, Some(theirs.clone())).await));
         }
         for (name, ours) in ours.as_ref().unwrap_or(&none).iter() {
-            if theirs.as_ref().is_none_or(|theirs| theirs.get_key(name).is_none()) {
-                united.push((name.clone(), both_or_one(deep, Some(ours.clone()), additional(l)).await));
+            if theirs
+                .as_ref()
+                .is_none_or(|theirs| theirs.get_key(name).is_none())
+            {
+                united.push((
+                    name.clone(),
+                    both_or_one(deep, Some(ours.clone()), additional(l)).await,
+                ));
             }
         }
         base.insert("properties", Object::from_entries(united));
@@ -158,12 +192,18 @@ async fn arrays(deep: &Deep<'_>, p: &Object, l: &Object) -> Object {
     let mut base = laid_over(l, p);
     let (our_items, their_items) = (keyword(p, "items"), keyword(l, "items"));
     if our_items.is_some() || their_items.is_some() {
-        base.insert("items", both_or_one(deep, our_items.cloned(), their_items.cloned()).await);
+        base.insert(
+            "items",
+            both_or_one(deep, our_items.cloned(), their_items.cloned()).await,
+        );
     }
     let slots = |object: &Object| keyword(object, "prefixItems").and_then(Value::as_array).cloned();
     let (ours, theirs) = (slots(p), slots(l));
     if ours.is_some() || theirs.is_some() {
-        let length = ours.as_ref().map_or(0, |s| s.len()).max(theirs.as_ref().map_or(0, |s| s.len()));
+        let length = ours
+            .as_ref()
+            .map_or(0, |s| s.len())
+            .max(theirs.as_ref().map_or(0, |s| s.len()));
         let mut united = Vec::with_capacity(length.min(1024));
         for i in 0..length {
             let ours = ours.as_ref().and_then(|s| s.get(i)).or(our_items).cloned();
@@ -236,7 +276,11 @@ fn unite_definitions(base: Object, p: &Object, l: &Object) -> Object {
         (Some(one), _) | (None, Some(one)) => one,
         (None, None) => Object::new(),
     };
-    if united.is_empty() { without_key(&base, "$defs") } else { with_key(&base, "$defs", united.into()) }
+    if united.is_empty() {
+        without_key(&base, "$defs")
+    } else {
+        with_key(&base, "$defs", united.into())
+    }
 }
 
 fn type_names(keyword: &Value) -> Vec<&JsString> {
@@ -276,13 +320,23 @@ fn disjoint(a: &Value, b: &Value) -> bool {
 /// TRV-802: `None` unless some pair is a proper subtype pair.
 fn narrower_type(a: &Value, b: &Value) -> Option<Value> {
     let (a, b) = (type_names(a), type_names(b));
-    let pairs = || a.iter().flat_map(|a| b.iter().filter_map(move |b| Some((*a, *b, intersection(a, b)?))));
+    let pairs = || {
+        a.iter()
+            .flat_map(|a| b.iter().filter_map(move |b| Some((*a, *b, intersection(a, b)?))))
+    };
     if !pairs().any(|(a, b, _)| a != b) {
         return None;
     }
     let mut names: Vec<&JsString> = pairs().map(|(_, _, common)| common).collect();
     names.sort();
     names.dedup();
-    let mut names: Vec<Value> = names.into_iter().map(|name| Value::String(name.clone())).collect();
-    Some(if names.len() == 1 { names.remove(0) } else { names.into() })
+    let mut names: Vec<Value> = names
+        .into_iter()
+        .map(|name| Value::String(name.clone()))
+        .collect();
+    Some(if names.len() == 1 {
+        names.remove(0)
+    } else {
+        names.into()
+    })
 }

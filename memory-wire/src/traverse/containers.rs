@@ -20,7 +20,13 @@ use crate::value::{Array, Object, SlotRef, Value};
 
 impl<'w, 'a, B: Build> Run<'w, 'a, B> {
     /// TRV-509, after the type check.
-    pub(super) async fn object(&self, node: &Node, object: &Object, schema: &Schema, position: &Position) -> Selected<B> {
+    pub(super) async fn object(
+        &self,
+        node: &Node,
+        object: &Object,
+        schema: &Schema,
+        position: &Position,
+    ) -> Selected<B> {
         let walker = self.walker;
         let guard = (node.place, Some(ByAddress(schema.clone())));
         if let Some(open) = walker.open.borrow().get(&guard) {
@@ -60,15 +66,24 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
                 }
                 continue;
             }
-            let slot = Node { place: walker.child(node.place, key), value: value.clone() };
+            let slot = Node {
+                place: walker.child(node.place, key),
+                value: value.clone(),
+            };
             let handle = child.is_handle();
             let selected = if walker.mode == Mode::Read && handle && slot::link_payload(value).is_none() {
                 Ok(walker.handle_at(slot.place, &child))
             } else {
-                let position = Position { place: slot.place, schema: walker.building().then(|| child.clone()) };
+                let position = Position {
+                    place: slot.place,
+                    schema: walker.building().then(|| child.clone()),
+                };
                 let deeper = walker.inside_handles.get() + u32::from(handle);
                 let around = walker.inside_handles.replace(deeper);
-                let selected = self.deep.call(self.clone().walk(slot, child, position, None)).await;
+                let selected = self
+                    .deep
+                    .call(self.clone().walk(slot, child, position, None))
+                    .await;
                 walker.inside_handles.set(around);
                 selected?
             };
@@ -127,7 +142,9 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
             let item = narrow_item(&mut walker.pool.borrow_mut(), schema, index);
             let plain = match walker.building() {
                 true => None,
-                false => scalar_outcome(&mut walker.pool.borrow_mut(), &item, value).map(|outcome| outcome.is_ok()),
+                false => {
+                    scalar_outcome(&mut walker.pool.borrow_mut(), &item, value).map(|outcome| outcome.is_ok())
+                }
             };
             let selected = match plain {
                 Some(true) => Ok(walker.leaf(value)),
@@ -149,7 +166,10 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
 
     async fn element(&self, parent: &Node, index: usize, value: &Value, item: &Schema) -> Selected<B> {
         let walker = self.walker;
-        let slot = Node { place: walker.child(parent.place, &JsString::from(index.to_string())), value: value.clone() };
+        let slot = Node {
+            place: walker.child(parent.place, &JsString::from(index.to_string())),
+            value: value.clone(),
+        };
         walker.note(slot.place, Dep::Shallow);
         let handle = item.is_handle();
         let mut schema = item.clone();
@@ -168,7 +188,8 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
                         walker.note(slot.place, Dep::Deep);
                         return Ok(Ok(walker.leaf(&Value::Null)));
                     }
-                    let end = walker.path_walk(slot.clone(), &[], Some(item.clone()), Last::Redirect, Some(hop))?;
+                    let end =
+                        walker.path_walk(slot.clone(), &[], Some(item.clone()), Last::Redirect, Some(hop))?;
                     let end = match slot::link_payload(&end.node.value) {
                         Some(_) => walker.follow_one(end.node, end.schema)?,
                         None => end,
@@ -190,8 +211,13 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
                 false => Ok(Ok(walker.handle_at(reached.place, item))),
             };
         }
-        let position = Position { place: reached.place, schema: walker.building().then(|| schema.clone()) };
-        self.deep.call(self.clone().walk(reached, schema, position, None)).await
+        let position = Position {
+            place: reached.place,
+            schema: walker.building().then(|| schema.clone()),
+        };
+        self.deep
+            .call(self.clone().walk(reached, schema, position, None))
+            .await
     }
 }
 
@@ -214,7 +240,10 @@ impl<B: Build> Walker<'_, B> {
         out: &B::Out,
         absent: SmallVec<[JsString; 4]>,
     ) -> Result<Result<(), Failure>, TraverseError> {
-        let required = schema.keyword("required").and_then(Value::as_array).filter(|names| !names.is_empty());
+        let required = schema
+            .keyword("required")
+            .and_then(Value::as_array)
+            .filter(|names| !names.is_empty());
         if !self.building() && required.is_none() {
             return Ok(Ok(()));
         }
@@ -232,12 +261,16 @@ impl<B: Build> Walker<'_, B> {
         }
         let by_default = |name: &JsString| {
             let named = defaults.iter().find(|(known, _)| known == name);
-            named.is_some_and(|(_, property)| !matches!(property.keyword("default"), None | Some(Value::Null)))
+            named
+                .is_some_and(|(_, property)| !matches!(property.keyword("default"), None | Some(Value::Null)))
         };
-        let missing = required.into_iter().flat_map(|names| names.elements()).any(|(_, name)| match name {
-            Value::String(name) => !present(name) && !by_default(name),
-            _ => false,
-        });
+        let missing = required
+            .into_iter()
+            .flat_map(|names| names.elements())
+            .any(|(_, name)| match name {
+                Value::String(name) => !present(name) && !by_default(name),
+                _ => false,
+            });
         Ok(if missing { Err(Failure::Object) } else { Ok(()) })
     }
 }

@@ -72,7 +72,11 @@ where
                     frames.pop();
                 }
             }
-            None => return Ok(result.take().expect("the first frame stores its result before it ends")),
+            None => {
+                return Ok(result
+                    .take()
+                    .expect("the first frame stores its result before it ends"));
+            }
         }
     }
 }
@@ -82,7 +86,11 @@ mod tests {
     use super::*;
 
     async fn count(deep: Deep<'_>, n: u32) -> u32 {
-        if n == 0 { 0 } else { 1 + deep.call(count(deep.clone(), n - 1)).await }
+        if n == 0 {
+            0
+        } else {
+            1 + deep.call(count(deep.clone(), n - 1)).await
+        }
     }
 
     #[test]

@@ -16,7 +16,11 @@ use crate::value::{Array, Object, SlotRef, Value};
 
 impl<B: Build> Walker<'_, B> {
     /// The default of a visited position.
-    pub(super) fn default_at(&self, schema: &Schema, place: PlaceIx) -> Result<Outcome<B::Out>, TraverseError> {
+    pub(super) fn default_at(
+        &self,
+        schema: &Schema,
+        place: PlaceIx,
+    ) -> Result<Outcome<B::Out>, TraverseError> {
         if !self.building() {
             return Ok(Ok(self.leaf(&Value::Undefined)));
         }
@@ -26,16 +30,31 @@ impl<B: Build> Walker<'_, B> {
     /// The shaped default of a schema that has one.
     pub(super) fn shape_default(&self, schema: &Schema, place: PlaceIx) -> Result<B::Out, TraverseError> {
         let default = schema.keyword("default").cloned().unwrap_or(Value::Undefined);
-        deep::run(MAX_OPEN_PLACES, |deep| self.shape(deep, schema.clone(), default, place))
-            .unwrap_or(Err(TraverseError::TooDeep { limit: MAX_OPEN_PLACES }))
+        deep::run(MAX_OPEN_PLACES, |deep| {
+            self.shape(deep, schema.clone(), default, place)
+        })
+        .unwrap_or(Err(TraverseError::TooDeep {
+            limit: MAX_OPEN_PLACES,
+        }))
     }
 
-    async fn shape<'f>(&'f self, deep: Deep<'f>, schema: Schema, value: Value, place: PlaceIx) -> Result<B::Out, TraverseError> {
-        let Some(schema) = refs::resolve_ref(&mut self.pool.borrow_mut(), &schema) else { return Ok(self.leaf(&value)) };
+    async fn shape<'f>(
+        &'f self,
+        deep: Deep<'f>,
+        schema: Schema,
+        value: Value,
+        place: PlaceIx,
+    ) -> Result<B::Out, TraverseError> {
+        let Some(schema) = refs::resolve_ref(&mut self.pool.borrow_mut(), &schema) else {
+            return Ok(self.leaf(&value));
+        };
         if entries_of_as_cell(schema.value()).is_some() {
             let unwrapped = handles::unwrap(&mut self.pool.borrow_mut(), &schema);
             if let Some((kind, rest)) = unwrapped {
-                let link = Link { at: self.addr(place), schema: Some(rest) };
+                let link = Link {
+                    at: self.addr(place),
+                    schema: Some(rest),
+                };
                 return Ok(self.build.borrow_mut().handle(Handle { kind, link }));
             }
         }
@@ -60,14 +79,24 @@ impl<B: Build> Walker<'_, B> {
         let at = self.addr(place);
         let out = self.build.borrow_mut().object(at);
         let empty = Object::new();
-        let properties = schema.keyword("properties").and_then(Value::as_object).unwrap_or(&empty);
+        let properties = schema
+            .keyword("properties")
+            .and_then(Value::as_object)
+            .unwrap_or(&empty);
         let required = schema.keyword("required").and_then(Value::as_array);
         let is_required = |name: &JsString| {
-            required.is_some_and(|names| names.elements().any(|(_, n)| matches!(n, Value::String(n) if n == name)))
+            required.is_some_and(|names| {
+                names
+                    .elements()
+                    .any(|(_, n)| matches!(n, Value::String(n) if n == name))
+            })
         };
         for (name, _) in properties.iter() {
-            let member = super::narrow::narrow(&mut self.pool.borrow_mut(), schema, std::slice::from_ref(name));
-            let Some(resolved) = refs::resolve_ref(&mut self.pool.borrow_mut(), &member) else { continue };
+            let member =
+                super::narrow::narrow(&mut self.pool.borrow_mut(), schema, std::slice::from_ref(name));
+            let Some(resolved) = refs::resolve_ref(&mut self.pool.borrow_mut(), &member) else {
+                continue;
+            };
             let value = match (object.get_key(name), resolved.keyword("default")) {
                 (Some(value), _) => value.clone(),
                 (None, Some(default)) => default.clone(),
@@ -83,15 +112,24 @@ impl<B: Build> Walker<'_, B> {
             let shaped = deep.call(self.shape(deep.clone(), member, value, place)).await?;
             self.build.borrow_mut().insert(&out, name, shaped);
         }
-        let additional = schema.keyword("additionalProperties").filter(|a| !matches!(a, Value::Bool(false)));
+        let additional = schema
+            .keyword("additionalProperties")
+            .filter(|a| !matches!(a, Value::Bool(false)));
         if let Some(additional) = additional {
-            for (name, value) in object.iter().filter(|(name, _)| properties.get_key(name).is_none()) {
+            for (name, value) in object
+                .iter()
+                .filter(|(name, _)| properties.get_key(name).is_none())
+            {
                 let member = match additional {
                     Value::Bool(_) => Schema::everything(),
-                    _ => super::narrow::narrow(&mut self.pool.borrow_mut(), schema, std::slice::from_ref(name)),
+                    _ => {
+                        super::narrow::narrow(&mut self.pool.borrow_mut(), schema, std::slice::from_ref(name))
+                    }
                 };
                 let place = self.child(place, name);
-                let shaped = deep.call(self.shape(deep.clone(), member, value.clone(), place)).await?;
+                let shaped = deep
+                    .call(self.shape(deep.clone(), member, value.clone(), place))
+                    .await?;
                 self.build.borrow_mut().insert(&out, name, shaped);
             }
         }
@@ -105,7 +143,10 @@ impl<B: Build> Walker<'_, B> {
         array: &Array,
         place: PlaceIx,
     ) -> Result<B::Out, TraverseError> {
-        let slots = schema.keyword("prefixItems").and_then(Value::as_array).map_or(0, Array::len);
+        let slots = schema
+            .keyword("prefixItems")
+            .and_then(Value::as_array)
+            .map_or(0, Array::len);
         if matches!(schema.keyword("items"), Some(Value::Bool(false))) && array.len() > slots {
             return Err(TraverseError::Default(
                 "Array schema error: items: false conflicts with non-empty default\n\
@@ -121,7 +162,9 @@ impl<B: Build> Walker<'_, B> {
                 SlotRef::Value(value) => {
                     let item = narrow_item(&mut self.pool.borrow_mut(), schema, index);
                     let place = self.child(place, &JsString::from(index.to_string()));
-                    let shaped = deep.call(self.shape(deep.clone(), item, value.clone(), place)).await?;
+                    let shaped = deep
+                        .call(self.shape(deep.clone(), item, value.clone(), place))
+                        .await?;
                     self.build.borrow_mut().push(&out, Some(shaped));
                     index += 1;
                 }

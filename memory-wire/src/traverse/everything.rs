@@ -21,7 +21,12 @@ enum Met {
 
 impl<'w, 'a, B: Build> Run<'w, 'a, B> {
     /// Visits everything below `node`. `default` stands in for an undefined value.
-    pub(super) async fn everything(self, node: Node, position: Position, default: Option<Value>) -> Result<B::Out, TraverseError> {
+    pub(super) async fn everything(
+        self,
+        node: Node,
+        position: Position,
+        default: Option<Value>,
+    ) -> Result<B::Out, TraverseError> {
         let walker = self.walker;
         let named_by = walker.building().then_some((position.place, None));
         let key = visit_key(node.place, None, named_by);
@@ -31,7 +36,9 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
         walker.note(node.place, Dep::Shallow);
         let out = match &node.value {
             Value::Undefined => walker.leaf(default.as_ref().unwrap_or(&Value::Undefined)),
-            link if slot::link_payload(link).is_some() => self.everything_behind(&node, Met::AsMember).await?,
+            link if slot::link_payload(link).is_some() => {
+                self.everything_behind(&node, Met::AsMember).await?
+            }
             Value::Array(_) | Value::Object(_) => {
                 let guard = (node.place, None);
                 if let Some(open) = walker.open.borrow().get(&guard) {
@@ -62,7 +69,14 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
                 for slot in array.slots() {
                     match slot {
                         SlotRef::Value(element) => {
-                            let element = self.everything_at(node, &JsString::from(index.to_string()), element, Met::AsElement).await?;
+                            let element = self
+                                .everything_at(
+                                    node,
+                                    &JsString::from(index.to_string()),
+                                    element,
+                                    Met::AsElement,
+                                )
+                                .await?;
                             walker.build.borrow_mut().push(out, Some(element));
                             index += 1;
                         }
@@ -86,18 +100,32 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
         Ok(())
     }
 
-    async fn everything_at(&self, parent: &Node, segment: &JsString, value: &Value, met: Met) -> Result<B::Out, TraverseError> {
+    async fn everything_at(
+        &self,
+        parent: &Node,
+        segment: &JsString,
+        value: &Value,
+        met: Met,
+    ) -> Result<B::Out, TraverseError> {
         let walker = self.walker;
         let container = matches!(value, Value::Array(_) | Value::Object(_));
         if !container && !walker.building() {
             return Ok(walker.leaf(value));
         }
-        let node = Node { place: walker.child(parent.place, segment), value: value.clone() };
+        let node = Node {
+            place: walker.child(parent.place, segment),
+            value: value.clone(),
+        };
         if met == Met::AsElement && slot::link_payload(value).is_some() {
             return self.everything_behind(&node, Met::AsElement).await;
         }
-        let position = Position { place: node.place, schema: None };
-        self.deep.call(self.clone().everything(node, position, None)).await
+        let position = Position {
+            place: node.place,
+            schema: None,
+        };
+        self.deep
+            .call(self.clone().everything(node, position, None))
+            .await
     }
 
     /// TRV-602 and 603.
@@ -113,14 +141,23 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
         if self.walked_before(slot, &hop, met)? {
             return null();
         }
-        let redirected = walker.path_walk(slot.clone(), &[], Some(everything.clone()), Last::Redirect, Some(hop.clone()))?;
+        let redirected = walker.path_walk(
+            slot.clone(),
+            &[],
+            Some(everything.clone()),
+            Last::Redirect,
+            Some(hop.clone()),
+        )?;
         if redirected.node.value.is_undefined() {
             return null();
         }
         if covered && !walker.same_id(walker.doc_of(redirected.node.place), walker.doc_of(slot.place)) {
             return null();
         }
-        let own = hop.own_schema.clone().filter(|own| met == Met::AsMember && !own.is_true_like());
+        let own = hop
+            .own_schema
+            .clone()
+            .filter(|own| met == Met::AsMember && !own.is_true_like());
         let first = (redirected.node.place == slot.place).then(|| hop.clone());
         let Reached { node, .. } = match met {
             Met::AsMember => {
@@ -134,14 +171,30 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
                 walker.path_walk(one.node, &[], Some(everything), Last::Value, None)?
             }
         };
-        walker.mark(&hop, Walked { selected: own.is_some() || hop.is_everything(), everything: own.is_none() })?;
-        let position = Position { place: redirected.node.place, schema: None };
+        walker.mark(
+            &hop,
+            Walked {
+                selected: own.is_some() || hop.is_everything(),
+                everything: own.is_none(),
+            },
+        )?;
+        let position = Position {
+            place: redirected.node.place,
+            schema: None,
+        };
         match own {
             Some(own) => {
-                let selected = self.deep.call(self.clone().walk(node, own, position, None)).await?;
+                let selected = self
+                    .deep
+                    .call(self.clone().walk(node, own, position, None))
+                    .await?;
                 selected.map_or_else(|_| null(), Ok)
             }
-            None => self.deep.call(self.clone().everything(node, position, None)).await,
+            None => {
+                self.deep
+                    .call(self.clone().everything(node, position, None))
+                    .await
+            }
         }
     }
 
@@ -191,4 +244,3 @@ impl<B: Build> super::walker::Walker<'_, B> {
         }
     }
 }
-

@@ -14,8 +14,16 @@ use crate::value::{Array, Object, Slot, SlotRef, Value};
 pub(super) fn unwrap(pool: &mut SchemaPool, schema: &Schema) -> Option<(JsString, Schema)> {
     let kind = first_kind(schema.value())?.clone();
     let object = schema.value().as_object()?;
-    let rest: Vec<Value> = entries_of_as_cell(schema.value())?.elements().skip(1).map(|(_, entry)| entry.clone()).collect();
-    let object = if rest.is_empty() { without_key(object, "asCell") } else { with_key(object, "asCell", rest.into()) };
+    let rest: Vec<Value> = entries_of_as_cell(schema.value())?
+        .elements()
+        .skip(1)
+        .map(|(_, entry)| entry.clone())
+        .collect();
+    let object = if rest.is_empty() {
+        without_key(object, "asCell")
+    } else {
+        with_key(object, "asCell", rest.into())
+    };
     Some((kind, pool.intern(&Value::Object(object))))
 }
 
@@ -28,14 +36,18 @@ pub(super) fn over_link(pool: &mut SchemaPool, readers: &Schema, links: Option<&
 /// TRV-1213: the schema of the handle that a union's matches were merged into: the compound schema, `asCell`
 /// stripped from its members, with the handle's own remaining entries.
 pub(super) fn compound_schema(compound: &Schema, own: Option<Value>) -> Schema {
-    let Value::Object(object) = compound.value() else { return compound.clone() };
+    let Value::Object(object) = compound.value() else {
+        return compound.clone();
+    };
     let mut stripped = object.clone();
     for combinator in ["anyOf", "oneOf", "allOf"] {
         if let Some(Value::Array(members)) = object.get(combinator) {
             let members = members
                 .slots()
                 .map(|slot| match slot {
-                    SlotRef::Value(Value::Object(member)) => Slot::Value(without_key(member, "asCell").into()),
+                    SlotRef::Value(Value::Object(member)) => {
+                        Slot::Value(without_key(member, "asCell").into())
+                    }
                     SlotRef::Value(member) => Slot::Value(member.clone()),
                     SlotRef::Holes(n) => Slot::Holes(n),
                 })
@@ -55,7 +67,12 @@ pub(super) fn compound_schema(compound: &Schema, own: Option<Value>) -> Schema {
 /// Where a handle leads whose link the cap keeps out: a document in place that holds nothing (TRV-1003).
 pub(super) fn nowhere(link: &Addr, scope: Scope) -> Addr {
     let id = EntityId::inline(&Value::Undefined).unwrap_or_else(|_| EntityId::from("data:"));
-    Addr { space: link.space.clone(), id, scope, path: vec![super::tracker::value_segment()] }
+    Addr {
+        space: link.space.clone(),
+        id,
+        scope,
+        path: vec![super::tracker::value_segment()],
+    }
 }
 
 /// A schema object that an absent schema of a handle stands for.

@@ -46,7 +46,11 @@ pub(super) struct Hop {
 /// How the target of a hop may be entered.
 enum Entry {
     /// On from here.
-    At { place: PlaceIx, value: Value, unread: DocPath },
+    At {
+        place: PlaceIx,
+        value: Value,
+        unread: DocPath,
+    },
     DeadEnd(Node),
 }
 
@@ -59,7 +63,9 @@ impl<B: Build> Walker<'_, B> {
         rest: &[JsString],
         schema: Option<&Schema>,
     ) -> Result<Option<Hop>, TraverseError> {
-        let Some(payload) = slot::link_payload(&slot.value) else { return Ok(None) };
+        let Some(payload) = slot::link_payload(&slot.value) else {
+            return Ok(None);
+        };
         let base_doc = self.doc_of(slot.place);
         let base = self.base_name(base_doc, payload);
         let link = match slot::parse(payload, &base) {
@@ -77,11 +83,17 @@ impl<B: Build> Walker<'_, B> {
             }
             LinkSchema::Present(own) => {
                 let own = self.pool.borrow_mut().adopt(own);
-                Some(if self.admit(&own, slot.place)? { own } else { Schema::nothing() })
+                Some(if self.admit(&own, slot.place)? {
+                    own
+                } else {
+                    Schema::nothing()
+                })
             }
         };
         // A link without id names the document it is stored in, pseudo documents included.
-        let names_own = payload.member("id").is_none_or(|id| matches!(id, Value::String(id) if id.is_empty()));
+        let names_own = payload
+            .member("id")
+            .is_none_or(|id| matches!(id, Value::String(id) if id.is_empty()));
         let same_place = link.target.space == base.space && link.target.scope == base.scope;
         let target = match names_own && same_place {
             true => base_doc,
@@ -97,7 +109,15 @@ impl<B: Build> Walker<'_, B> {
             (1, []) => super::tracker::value_path(),
             _ => link.path.iter().chain(rest).cloned().collect(),
         };
-        Ok(Some(Hop { selector: Selector { path, schema: combined }, target, own_schema, link }))
+        Ok(Some(Hop {
+            selector: Selector {
+                path,
+                schema: combined,
+            },
+            target,
+            own_schema,
+            link,
+        }))
     }
 
     /// The name that relative links resolve against. A pseudo document's id is written only for links that lack
@@ -105,8 +125,16 @@ impl<B: Build> Walker<'_, B> {
     fn base_name(&self, doc: DocIx, payload: &Value) -> DocName {
         let memo = self.memo.borrow();
         let has_id = matches!(payload.member("id"), Some(Value::String(id)) if !id.is_empty());
-        let id = if has_id { Default::default() } else { memo.places.id(doc) };
-        DocName { space: memo.places.space(doc).clone(), id, scope: memo.places.scope(doc) }
+        let id = if has_id {
+            Default::default()
+        } else {
+            memo.places.id(doc)
+        };
+        DocName {
+            space: memo.places.space(doc).clone(),
+            id,
+            scope: memo.places.scope(doc),
+        }
     }
 
     /// TRV-303 and 304: something tracked at the hop's target makes the hop unnecessary. Resolves the target's
@@ -140,13 +168,22 @@ impl<B: Build> Walker<'_, B> {
         let mut followed = Vec::new();
         let first = self.hop(&node, &[], schema.as_ref())?;
         let reached = match first {
-            Some(hop) => self.enter(&node, &[], schema, hop, &mut followed).and_then(|entered| match entered {
-                (Entry::DeadEnd(node), schema) => Ok(Reached { node, schema }),
-                (Entry::At { place, value, unread }, schema) => {
-                    self.walk_on(Node { place, value }, unread, schema, None, None, &mut followed)
-                }
+            Some(hop) => {
+                self.enter(&node, &[], schema, hop, &mut followed)
+                    .and_then(|entered| match entered {
+                        (Entry::DeadEnd(node), schema) => Ok(Reached { node, schema }),
+                        (Entry::At { place, value, unread }, schema) => {
+                            self.walk_on(Node { place, value }, unread, schema, None, None, &mut followed)
+                        }
+                    })
+            }
+            None => Ok(Reached {
+                node: Node {
+                    place: node.place,
+                    value: Value::Undefined,
+                },
+                schema,
             }),
-            None => Ok(Reached { node: Node { place: node.place, value: Value::Undefined }, schema }),
         };
         self.end_following(followed);
         reached
@@ -184,11 +221,24 @@ impl<B: Build> Walker<'_, B> {
                 };
                 let Some(hop) = hop else {
                     self.note(node.place, Dep::Deep);
-                    return Ok(Reached { node: Node { place: node.place, value: Value::Undefined }, schema });
+                    return Ok(Reached {
+                        node: Node {
+                            place: node.place,
+                            value: Value::Undefined,
+                        },
+                        schema,
+                    });
                 };
                 match self.enter(&node, &rest, schema, hop, followed)? {
                     (Entry::DeadEnd(node), schema) => return Ok(Reached { node, schema }),
-                    (Entry::At { place, value, mut unread }, re_rooted) => {
+                    (
+                        Entry::At {
+                            place,
+                            value,
+                            mut unread,
+                        },
+                        re_rooted,
+                    ) => {
                         unread.append(&mut rest);
                         (node, rest, schema) = (Node { place, value }, unread, re_rooted);
                         continue;
@@ -200,11 +250,22 @@ impl<B: Build> Walker<'_, B> {
             }
             let segment = rest.remove(0);
             node = match step(&node.value, &segment) {
-                Some(value) => Node { place: self.child(node.place, &segment), value },
+                Some(value) => Node {
+                    place: self.child(node.place, &segment),
+                    value,
+                },
                 None => {
-                    let place = rest.iter().fold(self.child(node.place, &segment), |at, next| self.child(at, next));
+                    let place = rest
+                        .iter()
+                        .fold(self.child(node.place, &segment), |at, next| self.child(at, next));
                     self.note(place, Dep::Shallow);
-                    return Ok(Reached { node: Node { place, value: Value::Undefined }, schema });
+                    return Ok(Reached {
+                        node: Node {
+                            place,
+                            value: Value::Undefined,
+                        },
+                        schema,
+                    });
                 }
             };
             self.note(node.place, Dep::Shallow);
@@ -221,20 +282,49 @@ impl<B: Build> Walker<'_, B> {
         followed: &mut Vec<(PlaceIx, Option<ByAddress>)>,
     ) -> Result<(Entry, Option<Schema>), TraverseError> {
         self.note(slot.place, Dep::Deep);
-        let nowhere = |place| Entry::DeadEnd(Node { place, value: Value::Undefined });
-        let cap = schema.as_ref().and_then(|schema| scope_cap::hop_cap(&mut self.pool.borrow_mut(), schema));
+        let nowhere = |place| {
+            Entry::DeadEnd(Node {
+                place,
+                value: Value::Undefined,
+            })
+        };
+        let cap = schema
+            .as_ref()
+            .and_then(|schema| scope_cap::hop_cap(&mut self.pool.borrow_mut(), schema));
         if let Some(cap) = cap
             && !cap.admits(hop.link.target.scope)
         {
-            self.report_dead_end(slot.place, &DeadEnd::Blocked { scope: hop.link.target.scope, cap });
+            self.report_dead_end(
+                slot.place,
+                &DeadEnd::Blocked {
+                    scope: hop.link.target.scope,
+                    cap,
+                },
+            );
             // The dead end stands at the slot's selector path in the target, as the reference has it.
-            let path: DocPath = self.memo.borrow().places.path(slot.place).iter().chain(rest).cloned().collect();
+            let path: DocPath = self
+                .memo
+                .borrow()
+                .places
+                .path(slot.place)
+                .iter()
+                .chain(rest)
+                .cloned()
+                .collect();
             let place = self.memo.borrow_mut().places.at(hop.target, &path);
             return Ok((nowhere(place), schema));
         }
-        let Selector { path, schema: re_rooted } = &hop.selector;
-        let everything = re_rooted.as_ref().is_some_and(|s| matches!(s.value(), Value::Bool(true)));
-        let pair = (slot.place, re_rooted.clone().filter(|_| !everything).map(ByAddress));
+        let Selector {
+            path,
+            schema: re_rooted,
+        } = &hop.selector;
+        let everything = re_rooted
+            .as_ref()
+            .is_some_and(|s| matches!(s.value(), Value::Bool(true)));
+        let pair = (
+            slot.place,
+            re_rooted.clone().filter(|_| !everything).map(ByAddress),
+        );
         if !self.following.borrow_mut().insert(pair.clone()) {
             return Ok((nowhere(slot.place), schema));
         }
@@ -266,7 +356,11 @@ impl<B: Build> Walker<'_, B> {
         }
         let readable = match raw {
             Raw::Found(value) => {
-                let entry = Entry::At { place: at_target, value, unread: Vec::new() };
+                let entry = Entry::At {
+                    place: at_target,
+                    value,
+                    unread: Vec::new(),
+                };
                 return Ok((entry, hop.selector.schema));
             }
             Raw::Undefined | Raw::Blocked => hop.link.path.len() - 1,
@@ -280,7 +374,14 @@ impl<B: Build> Walker<'_, B> {
             Raw::Undefined | Raw::Missing(_) | Raw::Blocked => Value::Undefined,
         };
         self.note(container, Dep::Deep);
-        Ok((Entry::At { place: container, value, unread: unread.to_vec() }, hop.selector.schema))
+        Ok((
+            Entry::At {
+                place: container,
+                value,
+                unread: unread.to_vec(),
+            },
+            hop.selector.schema,
+        ))
     }
 }
 

@@ -56,7 +56,9 @@ pub enum LazyError {
         found: &'static str,
     },
     /// A required member lies behind a link to a document that is not here (RUN-214, 216).
-    #[error("Schema mismatch at {at}: unresolved input: the link chain dead-ends at a doc this replica cannot serve yet")]
+    #[error(
+        "Schema mismatch at {at}: unresolved input: the link chain dead-ends at a doc this replica cannot serve yet"
+    )]
     UnresolvedInput {
         /// `<id>/<path>`.
         at: String,
@@ -78,7 +80,12 @@ pub struct LazyView {
 /// The outcome of one place before anybody says whether it is required.
 enum Outcome {
     Read(LazyRead),
-    Mismatch { at: Addr, schema: Schema, found: TypeName, unresolved: bool },
+    Mismatch {
+        at: Addr,
+        schema: Schema,
+        found: TypeName,
+        unresolved: bool,
+    },
 }
 
 /// Reads lazily. A mismatch at the entry is `undefined`.
@@ -155,7 +162,9 @@ impl LazyView {
         identity: &ScopeIdentity,
         key: &JsString,
     ) -> Result<Option<LazyRead>, LazyError> {
-        let Some(schema) = self.member_schema(schemas, key) else { return Ok(None) };
+        let Some(schema) = self.member_schema(schemas, key) else {
+            return Ok(None);
+        };
         let stored = match &self.value {
             Value::Object(object) => object.get_key(key),
             Value::Array(array) => index_rank(key.as_bytes()).and_then(|index| array.get(index as usize)),
@@ -164,12 +173,16 @@ impl LazyView {
         let mut at = self.at.clone();
         at.path.push(key.clone());
         let Some(stored) = stored else {
-            let default = refs::resolve_ref(schemas, &schema).filter(|schema| schema.keyword("default").is_some());
+            let default =
+                refs::resolve_ref(schemas, &schema).filter(|schema| schema.keyword("default").is_some());
             let Some(default) = default else { return Ok(None) };
             return Ok(Some(match default.keyword("default") {
                 Some(Value::Null) | None => LazyRead::Leaf(Value::Undefined),
                 Some(_) => {
-                    let link = Link { at: at.clone(), schema: None };
+                    let link = Link {
+                        at: at.clone(),
+                        schema: None,
+                    };
                     let request = ReadRequest::new(&link, identity);
                     LazyRead::Default(default_from(source, schemas, &request, &at, &default)?)
                 }
@@ -178,12 +191,19 @@ impl LazyView {
         if self.is_array() && is_inline_document(stored) && !schema.is_handle() {
             at = inline_address(&at, stored);
         }
-        let link = Link { at, schema: Some(schema) };
+        let link = Link {
+            at,
+            schema: Some(schema),
+        };
         match place(source, schemas, &ReadRequest::new(&link, identity), true)? {
             Outcome::Read(read) => Ok(Some(read)),
             Outcome::Mismatch { .. } if !self.requires(key) => Ok(None),
-            Outcome::Mismatch { at, unresolved: true, .. } => Err(LazyError::UnresolvedInput { at: place_text(&at) }),
-            Outcome::Mismatch { at, schema, found, .. } => Err(LazyError::Mismatch {
+            Outcome::Mismatch {
+                at, unresolved: true, ..
+            } => Err(LazyError::UnresolvedInput { at: place_text(&at) }),
+            Outcome::Mismatch {
+                at, schema, found, ..
+            } => Err(LazyError::Mismatch {
                 at: place_text(&at),
                 expected: json(schema.keyword("type").unwrap_or(schema.value())),
                 found: found.as_str(),
@@ -193,7 +213,12 @@ impl LazyView {
 
     fn requires(&self, key: &JsString) -> bool {
         let names = self.schema.keyword("required").and_then(Value::as_array);
-        self.is_array() || names.is_some_and(|names| names.elements().any(|(_, n)| matches!(n, Value::String(n) if n == key)))
+        self.is_array()
+            || names.is_some_and(|names| {
+                names
+                    .elements()
+                    .any(|(_, n)| matches!(n, Value::String(n) if n == key))
+            })
     }
 
     /// The schema of a member; `None` when it is left out without being read.
@@ -224,10 +249,18 @@ fn is_inline_document(value: &Value) -> bool {
 
 /// The pseudo document of an inline element (TRV-508).
 fn inline_address(at: &Addr, element: &Value) -> Addr {
-    let base = DocName { space: at.space.clone(), id: at.id.clone(), scope: at.scope };
+    let base = DocName {
+        space: at.space.clone(),
+        id: at.id.clone(),
+        scope: at.scope,
+    };
     let id = EntityId::inline(&slot::with_absolute_links(element, &base));
     match id {
-        Ok(id) => Addr { id, path: vec![value_segment()], ..at.clone() },
+        Ok(id) => Addr {
+            id,
+            path: vec![value_segment()],
+            ..at.clone()
+        },
         Err(_) => at.clone(),
     }
 }
@@ -259,7 +292,13 @@ fn place(
             }));
         }
     };
-    let Entrance { position, end, value, branch, effective } = entrance;
+    let Entrance {
+        position,
+        end,
+        value,
+        branch,
+        effective,
+    } = entrance;
     let position = if below { end.link.at.clone() } else { position };
     if let Some(branch) = branch {
         return Ok(Outcome::Read(handle_or_undefined(schemas, &position, &branch)));
@@ -268,17 +307,30 @@ fn place(
     let ty = TypeName::of(&value);
     let unresolved = end.hops > 0 && !end.present && !end.blocked && end.link.at.scope == Scope::Space;
     let at = end.link.at;
-    let mismatch = |schema: Schema| Outcome::Mismatch { at: at.clone(), schema, found: ty, unresolved };
-    let Some(resolved) = refs::resolve_ref(schemas, &schema) else { return Ok(mismatch(schema)) };
+    let mismatch = |schema: Schema| Outcome::Mismatch {
+        at: at.clone(),
+        schema,
+        found: ty,
+        unresolved,
+    };
+    let Some(resolved) = refs::resolve_ref(schemas, &schema) else {
+        return Ok(mismatch(schema));
+    };
     if value.is_undefined() {
         if resolved.keyword("default").is_some() {
             let reading = default_from(source, schemas, request, &at, &resolved)?;
             return Ok(Outcome::Read(LazyRead::Default(reading)));
         }
         let admitted = !unresolved && type_check(schemas, &resolved, TypeName::Undefined) != Verdict::No;
-        return Ok(if admitted { Outcome::Read(LazyRead::Leaf(Value::Undefined)) } else { mismatch(resolved) });
+        return Ok(if admitted {
+            Outcome::Read(LazyRead::Leaf(Value::Undefined))
+        } else {
+            mismatch(resolved)
+        });
     }
-    let Some(schema) = one_schema(schemas, &resolved, &value) else { return Ok(mismatch(resolved)) };
+    let Some(schema) = one_schema(schemas, &resolved, &value) else {
+        return Ok(mismatch(resolved));
+    };
     if entries_of_as_cell(schema.value()).is_some() {
         return Ok(Outcome::Read(handle_or_undefined(schemas, &position, &schema)));
     }
@@ -291,9 +343,15 @@ fn place(
         Verdict::Yes if ty == TypeName::Opaque => mismatch(schema),
         Verdict::Yes => match &value {
             Value::Object(_) | Value::Array(_) => {
-                let required = branch_may_match(schemas, &schema, &value) || has_required_defaults(schemas, &schema, &value);
+                let required = branch_may_match(schemas, &schema, &value)
+                    || has_required_defaults(schemas, &schema, &value);
                 match required {
-                    true => Outcome::Read(LazyRead::View(LazyView { position, at, value, schema })),
+                    true => Outcome::Read(LazyRead::View(LazyView {
+                        position,
+                        at,
+                        value,
+                        schema,
+                    })),
                     false => mismatch(schema),
                 }
             }
@@ -304,14 +362,22 @@ fn place(
 
 fn handle_or_undefined(schemas: &mut SchemaPool, at: &Addr, schema: &Schema) -> LazyRead {
     match handles::unwrap(schemas, schema) {
-        Some((kind, rest)) => LazyRead::Handle(Handle { kind, link: Link { at: at.clone(), schema: Some(rest) } }),
+        Some((kind, rest)) => LazyRead::Handle(Handle {
+            kind,
+            link: Link {
+                at: at.clone(),
+                schema: Some(rest),
+            },
+        }),
         None => LazyRead::Leaf(Value::Undefined),
     }
 }
 
 /// Every required member that is not stored has a default.
 fn has_required_defaults(schemas: &mut SchemaPool, schema: &Schema, value: &Value) -> bool {
-    let (Some(object), Some(Value::Array(names))) = (value.as_object(), schema.keyword("required")) else { return false };
+    let (Some(object), Some(Value::Array(names))) = (value.as_object(), schema.keyword("required")) else {
+        return false;
+    };
     names.elements().all(|(_, name)| {
         let Value::String(name) = name else { return true };
         object.get_key(name).is_some() || {
@@ -333,8 +399,11 @@ fn one_schema(schemas: &mut SchemaPool, schema: &Schema, value: &Value) -> Optio
             continue;
         }
         let options = walk::options(schemas, schema, combinator)?;
-        let survivors: Vec<Schema> =
-            options.iter().filter(|option| branch_may_match(schemas, option, value)).cloned().collect();
+        let survivors: Vec<Schema> = options
+            .iter()
+            .filter(|option| branch_may_match(schemas, option, value))
+            .cloned()
+            .collect();
         let outer = Schema::of(&without_key(schema.value().as_object()?, keyword).into());
         let one = match survivors.as_slice() {
             [] => return None,
@@ -358,7 +427,9 @@ fn one_schema(schemas: &mut SchemaPool, schema: &Schema, value: &Value) -> Optio
     match (schema.keyword("type"), schema.value()) {
         (Some(Value::Array(types)), Value::Object(object)) => {
             let ty = TypeName::of(value);
-            let matching = types.elements().find(|(_, name)| name.as_str().is_some_and(|name| ty.matches(name)));
+            let matching = types
+                .elements()
+                .find(|(_, name)| name.as_str().is_some_and(|name| ty.matches(name)));
             Some(match matching {
                 Some((_, name)) => schemas.intern(&with_key(object, "type", name.clone()).into()),
                 None => schema.clone(),
@@ -384,7 +455,10 @@ fn united(schemas: &mut SchemaPool, options: &[Schema]) -> Option<Schema> {
                 let property = branch::with_definitions(&resolved, property).value().clone();
                 match properties.iter_mut().find(|(known, _)| known == name) {
                     Some((_, all)) => {
-                        if !all.iter().any(|known| crate::equality::value_equal(known, &property)) {
+                        if !all
+                            .iter()
+                            .any(|known| crate::equality::value_equal(known, &property))
+                        {
                             all.push(property);
                         }
                     }
@@ -398,13 +472,20 @@ fn united(schemas: &mut SchemaPool, options: &[Schema]) -> Option<Schema> {
         };
         required = Some(match required {
             None => names,
-            Some(known) => known.into_iter().filter(|a| names.iter().any(|b| crate::equality::value_equal(a, b))).collect(),
+            Some(known) => known
+                .into_iter()
+                .filter(|a| names.iter().any(|b| crate::equality::value_equal(a, b)))
+                .collect(),
         });
     }
     let properties: Object = properties
         .into_iter()
         .map(|(name, mut all)| {
-            let one = if all.len() == 1 { all.remove(0) } else { Object::from_entries(vec![("anyOf".into(), all.into())]).into() };
+            let one = if all.len() == 1 {
+                all.remove(0)
+            } else {
+                Object::from_entries(vec![("anyOf".into(), all.into())]).into()
+            };
             (name, one)
         })
         .collect();

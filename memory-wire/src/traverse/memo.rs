@@ -74,7 +74,11 @@ const PLACE_LIMIT: usize = 1_000_000;
 
 impl<T> Default for Memo<T> {
     fn default() -> Self {
-        Memo { identity: None, places: Places::default(), visits: FxHashMap::default() }
+        Memo {
+            identity: None,
+            places: Places::default(),
+            visits: FxHashMap::default(),
+        }
     }
 }
 
@@ -92,7 +96,8 @@ impl<T: Clone> Memo<T> {
     pub fn bind(&mut self, identity: &ScopeIdentity) -> Result<(), TraverseError> {
         match &self.identity {
             None => self.identity = Some(identity.clone()),
-            Some(bound) if bound.principal == identity.principal && bound.session_id == identity.session_id => {}
+            Some(bound)
+                if bound.principal == identity.principal && bound.session_id == identity.session_id => {}
             Some(_) => return Err(TraverseError::Identity),
         }
         if self.places.len() > PLACE_LIMIT {
@@ -116,11 +121,18 @@ impl<T: Clone> Memo<T> {
 
 impl<T> std::fmt::Debug for Memo<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Memo").field("identity", &self.identity).field("visits", &self.visits.len()).finish()
+        f.debug_struct("Memo")
+            .field("identity", &self.identity)
+            .field("visits", &self.visits.len())
+            .finish()
     }
 }
 
-pub(super) fn visit_key(place: PlaceIx, schema: Option<&Schema>, position: Option<(PlaceIx, Option<&Schema>)>) -> VisitKey {
+pub(super) fn visit_key(
+    place: PlaceIx,
+    schema: Option<&Schema>,
+    position: Option<(PlaceIx, Option<&Schema>)>,
+) -> VisitKey {
     VisitKey {
         place,
         schema: schema.map(|schema| ByAddress(schema.clone())),

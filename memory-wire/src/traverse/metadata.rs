@@ -42,7 +42,10 @@ impl<B: Build> Walker<'_, B> {
 const LINK_FIELDS: [&str; 4] = ["cfc", "result", "pattern", "argument"];
 
 fn has_metadata(root: &Value) -> bool {
-    LINK_FIELDS.iter().chain(&["internal"]).any(|field| root.member(field).is_some())
+    LINK_FIELDS
+        .iter()
+        .chain(&["internal"])
+        .any(|field| root.member(field).is_some())
 }
 
 /// The documents that a root names, in the order of the fields.
@@ -55,8 +58,14 @@ fn targets(root: &Value, base: &DocName) -> Vec<DocName> {
     for field in LINK_FIELDS {
         let Some(value) = root.member(field) else { continue };
         let by_hash = || {
-            let hash = value.member("schemaHash")?.as_str().filter(|hash| !hash.is_empty())?;
-            Some(DocName { id: EntityId::from(format!("cid:{hash}")), ..base.clone() })
+            let hash = value
+                .member("schemaHash")?
+                .as_str()
+                .filter(|hash| !hash.is_empty())?;
+            Some(DocName {
+                id: EntityId::from(format!("cid:{hash}")),
+                ..base.clone()
+            })
         };
         found.extend(named_by(value).or_else(|| if field == "cfc" { by_hash() } else { None }));
     }

@@ -65,7 +65,12 @@ fn narrow_path(pool: &mut SchemaPool, schema: &Schema, path: &[JsString], markin
 }
 
 /// One remembered step.
-pub(super) fn narrow_step(pool: &mut SchemaPool, schema: &Schema, segment: &JsString, marking: Marking) -> Schema {
+pub(super) fn narrow_step(
+    pool: &mut SchemaPool,
+    schema: &Schema,
+    segment: &JsString,
+    marking: Marking,
+) -> Schema {
     if let Value::Bool(_) = schema.value() {
         return schema.clone();
     }
@@ -84,12 +89,17 @@ pub(super) fn narrow_step(pool: &mut SchemaPool, schema: &Schema, segment: &JsSt
 /// one answer.
 pub(super) fn narrow_item(pool: &mut SchemaPool, schema: &Schema, index: usize) -> Schema {
     let plain = schema.keyword("type").and_then(Value::as_str) == Some("array")
-        && ["$ref", "anyOf", "oneOf"].iter().all(|keyword| schema.keyword(keyword).is_none());
+        && ["$ref", "anyOf", "oneOf"]
+            .iter()
+            .all(|keyword| schema.keyword(keyword).is_none());
     let segment = |index: usize| JsString::from(index.to_string());
     if !plain {
         return narrow_step(pool, schema, &segment(index), Marking::Plain);
     }
-    let slots = schema.keyword("prefixItems").and_then(Value::as_array).map_or(0, |slots| slots.len());
+    let slots = schema
+        .keyword("prefixItems")
+        .and_then(Value::as_array)
+        .map_or(0, |slots| slots.len());
     let class = index.min(slots);
     let schema = pool.adopt(schema);
     let key = (ByAddress(schema.clone()), class as u32);
@@ -103,9 +113,16 @@ pub(super) fn narrow_item(pool: &mut SchemaPool, schema: &Schema, index: usize) 
 }
 
 fn compute(pool: &mut SchemaPool, schema: &Schema, path: &[JsString], marking: Marking) -> Schema {
-    let start = Narrowed { value: schema.value().clone(), definitions: None };
+    let start = Narrowed {
+        value: schema.value().clone(),
+        definitions: None,
+    };
     let narrowed = {
-        let narrowing = Narrowing { pool: RefCell::new(&mut *pool), path, marking };
+        let narrowing = Narrowing {
+            pool: RefCell::new(&mut *pool),
+            path,
+            marking,
+        };
         deep::run(MAX_NESTED_OPTIONS, |deep| narrowing.from(deep, start, 0))
     };
     match narrowed {
@@ -164,7 +181,12 @@ impl<'p> Narrowing<'p> {
             if cursor.value.member("$ref").is_some() {
                 match self.resolve(&cursor) {
                     Some(resolved) => cursor = resolved,
-                    None => return Narrowed { value: Value::Bool(false), definitions: None },
+                    None => {
+                        return Narrowed {
+                            value: Value::Bool(false),
+                            definitions: None,
+                        };
+                    }
                 }
             }
             match step(&cursor.value, segment, self.marking) {
@@ -190,7 +212,9 @@ impl<'p> Narrowing<'p> {
     }
 
     fn resolve(&self, cursor: &Narrowed) -> Option<Narrowed> {
-        let Value::Object(object) = &cursor.value else { return None };
+        let Value::Object(object) = &cursor.value else {
+            return None;
+        };
         let closed = match &cursor.definitions {
             Some(definitions) => with_key(object, "$defs", definitions.clone().into()),
             None => object.clone(),
@@ -199,17 +223,29 @@ impl<'p> Narrowing<'p> {
         let schema = pool.intern(&Value::Object(closed));
         let resolved = refs::resolve_ref(&mut pool, &schema)?;
         let definitions = resolved.keyword("$defs").and_then(Value::as_object).cloned();
-        Some(Narrowed { value: resolved.value().clone(), definitions })
+        Some(Narrowed {
+            value: resolved.value().clone(),
+            definitions,
+        })
     }
 
     /// The union of the options' answers: one true-like answer makes the whole `true`, `false` ones drop out.
-    async fn unite<'f>(&'f self, deep: &Deep<'f>, in_force: &Option<Object>, options: Vec<Value>, at: usize) -> Value
+    async fn unite<'f>(
+        &'f self,
+        deep: &Deep<'f>,
+        in_force: &Option<Object>,
+        options: Vec<Value>,
+        at: usize,
+    ) -> Value
     where
         'p: 'f,
     {
         let mut answers: Vec<Value> = Vec::new();
         for option in options {
-            let start = Narrowed { value: option, definitions: in_force.clone() };
+            let start = Narrowed {
+                value: option,
+                definitions: in_force.clone(),
+            };
             let narrowed = deep.call(self.from(deep.clone(), start, at)).await;
             let same_scope = match (&narrowed.definitions, in_force) {
                 (Some(a), Some(b)) => a.ptr_eq(b),
@@ -218,7 +254,11 @@ impl<'p> Narrowing<'p> {
             };
             let answer = match narrowed.value {
                 Value::Object(object) if same_scope => super::schema::without_key(&object, "$defs").into(),
-                value => Narrowed { value, definitions: narrowed.definitions }.close(),
+                value => Narrowed {
+                    value,
+                    definitions: narrowed.definitions,
+                }
+                .close(),
             };
             if matches!(answer, Value::Bool(false)) {
                 continue;
@@ -251,8 +291,14 @@ fn step(cursor: &Value, segment: &JsString, marking: Marking) -> Next {
         return Next::Options(types.elements().map(|(_, ty)| single(ty)).collect());
     }
     if keyword("anyOf").is_some() || keyword("oneOf").is_some() {
-        let unions = ["anyOf", "oneOf"].into_iter().filter_map(|name| keyword(name)?.as_array());
-        return Next::Options(unions.flat_map(|union| union.elements().map(|(_, o)| as_schema(o))).collect());
+        let unions = ["anyOf", "oneOf"]
+            .into_iter()
+            .filter_map(|name| keyword(name)?.as_array());
+        return Next::Options(
+            unions
+                .flat_map(|union| union.elements().map(|(_, o)| as_schema(o)))
+                .collect(),
+        );
     }
     if is_true_like(cursor) {
         return Next::Answer(cursor.clone());
@@ -260,7 +306,10 @@ fn step(cursor: &Value, segment: &JsString, marking: Marking) -> Next {
     match keyword("type").and_then(Value::as_str) {
         Some("object") => {
             let properties = keyword("properties");
-            if let Some(declared) = properties.and_then(Value::as_object).and_then(|p| p.get_key(segment)) {
+            if let Some(declared) = properties
+                .and_then(Value::as_object)
+                .and_then(|p| p.get_key(segment))
+            {
                 return Next::Into(as_schema(declared));
             }
             if let Some(additional) = keyword("additionalProperties") {
@@ -278,8 +327,12 @@ fn step(cursor: &Value, segment: &JsString, marking: Marking) -> Next {
             })
         }
         Some("array") => {
-            let Some(index) = index_rank(segment.as_bytes()) else { return Next::Answer(Value::Bool(false)) };
-            let slot = keyword("prefixItems").and_then(Value::as_array).and_then(|slots| slots.get(index as usize));
+            let Some(index) = index_rank(segment.as_bytes()) else {
+                return Next::Answer(Value::Bool(false));
+            };
+            let slot = keyword("prefixItems")
+                .and_then(Value::as_array)
+                .and_then(|slots| slots.get(index as usize));
             Next::Into(slot.or(keyword("items")).map_or(Value::Bool(true), as_schema))
         }
         Some("unknown") => {
@@ -305,7 +358,10 @@ fn marker(text: &str) -> Value {
 
 /// Adds the schema's confidentiality atoms that are not there yet.
 fn collect_atoms(schema: &Value, atoms: &mut Vec<Value>) {
-    let own = schema.member("ifc").and_then(|ifc| ifc.member("confidentiality")).and_then(Value::as_array);
+    let own = schema
+        .member("ifc")
+        .and_then(|ifc| ifc.member("confidentiality"))
+        .and_then(Value::as_array);
     for (_, atom) in own.into_iter().flat_map(|own| own.elements()) {
         if !atoms.iter().any(|known| value_equal(known, atom)) {
             atoms.push(atom.clone());
@@ -323,6 +379,15 @@ fn with_atoms(result: Value, mut atoms: Vec<Value>) -> Value {
         _ => Object::new(),
     };
     collect_atoms(&result, &mut atoms);
-    let ifc = object.get("ifc").and_then(Value::as_object).cloned().unwrap_or_default();
-    with_key(&object, "ifc", with_key(&ifc, "confidentiality", atoms.into()).into()).into()
+    let ifc = object
+        .get("ifc")
+        .and_then(Value::as_object)
+        .cloned()
+        .unwrap_or_default();
+    with_key(
+        &object,
+        "ifc",
+        with_key(&ifc, "confidentiality", atoms.into()).into(),
+    )
+    .into()
 }

@@ -34,7 +34,11 @@ pub(super) struct DocName {
 enum Kind {
     Stored(EntityId),
     /// An inline element; its id is the `data:` id of its content with links made absolute.
-    Inline { element: Value, slot: PlaceIx, id: OnceLock<EntityId> },
+    Inline {
+        element: Value,
+        slot: PlaceIx,
+        id: OnceLock<EntityId>,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -82,7 +86,11 @@ impl Places {
         }
         let around = &self.docs[self.places[slot.0 as usize].doc.0 as usize];
         let (space, scope) = (around.space.clone(), around.scope);
-        let kind = Kind::Inline { element: element.clone(), slot, id: OnceLock::new() };
+        let kind = Kind::Inline {
+            element: element.clone(),
+            slot,
+            id: OnceLock::new(),
+        };
         let doc = self.add_doc(kind, space, scope);
         self.inline.insert(slot, doc);
         doc
@@ -90,8 +98,19 @@ impl Places {
 
     fn add_doc(&mut self, kind: Kind, space: SpaceId, scope: Scope) -> DocIx {
         let doc = DocIx(u32::try_from(self.docs.len()).expect("a walk is bounded far below 2^32 documents"));
-        let root = self.add_place(Place { doc, parent: None, segment: JsString::default(), depth: 0 });
-        self.docs.push(Doc { kind, space, scope, root, key: None });
+        let root = self.add_place(Place {
+            doc,
+            parent: None,
+            segment: JsString::default(),
+            depth: 0,
+        });
+        self.docs.push(Doc {
+            kind,
+            space,
+            scope,
+            root,
+            key: None,
+        });
         doc
     }
 
@@ -106,7 +125,12 @@ impl Places {
             return *known;
         }
         let Place { doc, depth, .. } = self.places[parent.0 as usize];
-        let ix = self.add_place(Place { doc, parent: Some(parent), segment: segment.clone(), depth: depth + 1 });
+        let ix = self.add_place(Place {
+            doc,
+            parent: Some(parent),
+            segment: segment.clone(),
+            depth: depth + 1,
+        });
         self.children.insert((parent, segment.clone()), ix);
         ix
     }
@@ -114,7 +138,8 @@ impl Places {
     /// The place at a document-rooted path.
     pub(super) fn at(&mut self, doc: DocIx, path: &[JsString]) -> PlaceIx {
         let root = self.docs[doc.0 as usize].root;
-        path.iter().fold(root, |place, segment| self.child(place, segment))
+        path.iter()
+            .fold(root, |place, segment| self.child(place, segment))
     }
 
     /// The place of a document's user data.
@@ -131,7 +156,9 @@ impl Places {
         let mut path = vec![JsString::default(); self.places[place.0 as usize].depth as usize];
         let mut at = place;
         for segment in path.iter_mut().rev() {
-            let Place { parent, segment: own, .. } = &self.places[at.0 as usize];
+            let Place {
+                parent, segment: own, ..
+            } = &self.places[at.0 as usize];
             *segment = own.clone();
             at = parent.expect("a place at depth n has n ancestors");
         }
@@ -141,7 +168,12 @@ impl Places {
     pub(super) fn addr(&self, place: PlaceIx) -> Addr {
         let doc = self.doc_of(place);
         let Doc { space, scope, .. } = &self.docs[doc.0 as usize];
-        Addr { space: space.clone(), id: self.id(doc), scope: *scope, path: self.path(place) }
+        Addr {
+            space: space.clone(),
+            id: self.id(doc),
+            scope: *scope,
+            path: self.path(place),
+        }
     }
 
     pub(super) fn space(&self, doc: DocIx) -> &SpaceId {
@@ -184,7 +216,11 @@ impl Places {
             Kind::Inline { element, slot, id } => id
                 .get_or_init(|| {
                     let base = self.doc_of(*slot);
-                    let base = DocName { space: self.space(base).clone(), id: self.id(base), scope: self.scope(base) };
+                    let base = DocName {
+                        space: self.space(base).clone(),
+                        id: self.id(base),
+                        scope: self.scope(base),
+                    };
                     let absolute = slot::with_absolute_links(element, &base);
                     // A stored element was decoded from text, so it can be written again.
                     EntityId::inline(&absolute).unwrap_or_else(|_| EntityId::from("data:"))
@@ -194,7 +230,11 @@ impl Places {
     }
 
     pub(super) fn name(&self, doc: DocIx) -> DocName {
-        DocName { space: self.space(doc).clone(), id: self.id(doc), scope: self.scope(doc) }
+        DocName {
+            space: self.space(doc).clone(),
+            id: self.id(doc),
+            scope: self.scope(doc),
+        }
     }
 
     /// The document's key under `identity` (TRV-301).

@@ -47,7 +47,11 @@ pub fn visit(
 impl<'w, 'a> Run<'w, 'a, Nothing> {
     async fn visit(self, root: &'w Root, selector: &'w Selector) -> Result<Outcome<()>, TraverseError> {
         let walker = self.walker;
-        let name = DocName { space: root.space.clone(), id: root.id.clone(), scope: root.scope };
+        let name = DocName {
+            space: root.space.clone(),
+            id: root.id.clone(),
+            scope: root.scope,
+        };
         let doc = walker.memo.borrow_mut().places.doc(&name);
         let key = match &root.explicit {
             Some(key) => key.clone(),
@@ -57,11 +61,23 @@ impl<'w, 'a> Run<'w, 'a, Nothing> {
             return Ok(Ok(()));
         }
         walker.tracker.borrow_mut().add(&key, selector.clone());
-        let Some(document) = &root.document else { return Ok(Ok(())) };
+        let Some(document) = &root.document else {
+            return Ok(Ok(()));
+        };
         let outcome = self.select_root(document, doc, selector).await?;
         if walker.skip_walked && outcome.is_some() {
-            let everything = selector.schema.as_ref().is_some_and(super::schema::Schema::is_true_like);
-            walker.tracker.borrow_mut().mark_walked(&key, selector, Walked { selected: true, everything });
+            let everything = selector
+                .schema
+                .as_ref()
+                .is_some_and(super::schema::Schema::is_true_like);
+            walker.tracker.borrow_mut().mark_walked(
+                &key,
+                selector,
+                Walked {
+                    selected: true,
+                    everything,
+                },
+            );
         }
         walker.follow_metadata(doc, document)?;
         Ok(outcome.unwrap_or(Ok(())))
@@ -75,14 +91,21 @@ impl<'w, 'a> Run<'w, 'a, Nothing> {
         selector: &Selector,
     ) -> Result<Option<Outcome<()>>, TraverseError> {
         let walker = self.walker;
-        let Some((first, rest)) = selector.path.split_first() else { return Ok(None) };
+        let Some((first, rest)) = selector.path.split_first() else {
+            return Ok(None);
+        };
         if *first != value_segment() {
             return Ok(None);
         }
         let value = document.member("value").cloned().unwrap_or(Value::Undefined);
-        let node = Node { place: walker.memo.borrow_mut().places.value(doc), value };
+        let node = Node {
+            place: walker.memo.borrow_mut().places.value(doc),
+            value,
+        };
         let reached = walker.path_walk(node, rest, selector.schema.clone(), Last::Value, None)?;
-        let Some(schema) = reached.schema.filter(|schema| !schema.is_literal_false()) else { return Ok(None) };
+        let Some(schema) = reached.schema.filter(|schema| !schema.is_literal_false()) else {
+            return Ok(None);
+        };
         if reached.node.value.is_undefined() {
             return Ok(None);
         }
@@ -90,11 +113,18 @@ impl<'w, 'a> Run<'w, 'a, Nothing> {
         let usable = walker.admit(&schema, place)?;
         let key = walker.key(walker.doc_of(place))?;
         let path = walker.memo.borrow().places.path(place);
-        walker.tracker.borrow_mut().add(&key, Selector::new(path, Some(schema.clone())));
+        walker
+            .tracker
+            .borrow_mut()
+            .add(&key, Selector::new(path, Some(schema.clone())));
         if !usable {
             return Ok(Some(Err(super::memo::Failure::SchemaRef)));
         }
         let position = Position { place, schema: None };
-        Ok(Some(self.deep.call(self.clone().walk(reached.node, schema, position, None)).await?))
+        Ok(Some(
+            self.deep
+                .call(self.clone().walk(reached.node, schema, position, None))
+                .await?,
+        ))
     }
 }

@@ -36,7 +36,13 @@ pub struct ReadRequest<'r> {
 impl<'r> ReadRequest<'r> {
     /// A plain read.
     pub fn new(link: &'r Link, identity: &'r ScopeIdentity) -> ReadRequest<'r> {
-        ReadRequest { link, caps: &[], identity, walk_cells: false, max_open: MAX_OPEN_PLACES }
+        ReadRequest {
+            link,
+            caps: &[],
+            identity,
+            walk_cells: false,
+            max_open: MAX_OPEN_PLACES,
+        }
     }
 }
 
@@ -83,13 +89,22 @@ pub(super) struct Entrance {
 /// # Errors
 /// A loop at the address itself, a scope the identity cannot resolve, a default that contradicts its schema, depth,
 /// or the source.
-pub fn read(source: &mut dyn DocSource, schemas: &mut SchemaPool, request: &ReadRequest<'_>) -> Result<Reading, TraverseError> {
+pub fn read(
+    source: &mut dyn DocSource,
+    schemas: &mut SchemaPool,
+    request: &ReadRequest<'_>,
+) -> Result<Reading, TraverseError> {
     match enter(source, schemas, request)? {
         Entered::Done(reading) => Ok(reading),
         Entered::Walk(entrance) => {
-            let schema = entrance.branch.clone().or_else(|| entrance.end.link.schema.clone());
+            let schema = entrance
+                .branch
+                .clone()
+                .or_else(|| entrance.end.link.schema.clone());
             let schema = schema.unwrap_or_else(|| entrance.effective.clone());
-            let Entrance { position, end, value, .. } = *entrance;
+            let Entrance {
+                position, end, value, ..
+            } = *entrance;
             walk_from(source, schemas, request, &position, &end.link.at, value, schema)
         }
     }
@@ -112,16 +127,34 @@ pub(super) fn enter(
         && first_kind(schema.value()).is_some_and(|kind| *kind == "opaque")
         && let Some((kind, rest)) = handles::unwrap(schemas, schema)
     {
-        let link = Link { at: start.at.clone(), schema: Some(rest) };
-        return Ok(Entered::Done(Reading::of(|tree| tree.handle(Handle { kind, link }))));
+        let link = Link {
+            at: start.at.clone(),
+            schema: Some(rest),
+        };
+        return Ok(Entered::Done(Reading::of(|tree| {
+            tree.handle(Handle { kind, link })
+        })));
     }
-    let start = Link { at: start.at.clone(), schema: readers.clone() };
-    let redirected = resolve_link(source, schemas, request.identity, &start, request.caps, Follow::Redirects)?;
+    let start = Link {
+        at: start.at.clone(),
+        schema: readers.clone(),
+    };
+    let redirected = resolve_link(
+        source,
+        schemas,
+        request.identity,
+        &start,
+        request.caps,
+        Follow::Redirects,
+    )?;
     let effective = effective(schemas, readers.as_ref(), redirected.link.schema.as_ref());
     let Some(effective) = effective.filter(|schema| schema.is_handle() || selects(schema)) else {
         return Ok(Entered::Done(Reading::of(|tree| tree.live(redirected.link.at))));
     };
-    let from = Link { at: redirected.link.at.clone(), schema: Some(effective.clone()) };
+    let from = Link {
+        at: redirected.link.at.clone(),
+        schema: Some(effective.clone()),
+    };
     let caps = if redirected.hops == 0 { request.caps } else { &[] };
     let mut end = resolve_link(source, schemas, request.identity, &from, caps, Follow::All)?;
     end.hops += redirected.hops;
@@ -130,7 +163,13 @@ pub(super) fn enter(
     }
     let value = read_value(source, request.identity, &end.link.at)?;
     let branch = handle_branch(schemas, &effective, &value);
-    let entrance = Entrance { position: redirected.link.at, end, value, branch, effective };
+    let entrance = Entrance {
+        position: redirected.link.at,
+        end,
+        value,
+        branch,
+        effective,
+    };
     Ok(Entered::Walk(Box::new(entrance)))
 }
 
@@ -144,15 +183,24 @@ fn selects(schema: &Schema) -> bool {
 }
 
 /// Step 8.
-fn read_value(source: &mut dyn DocSource, identity: &ScopeIdentity, at: &Addr) -> Result<Value, TraverseError> {
+fn read_value(
+    source: &mut dyn DocSource,
+    identity: &ScopeIdentity,
+    at: &Addr,
+) -> Result<Value, TraverseError> {
     note_at(source, at, Dep::Shallow);
-    let Some(root) = load_at(source, identity, at)? else { return Ok(Value::Undefined) };
+    let Some(root) = load_at(source, identity, at)? else {
+        return Ok(Value::Undefined);
+    };
     Ok(match raw_read(&root, &at.path) {
         Raw::Found(value) => value,
         Raw::Undefined | Raw::Missing(_) => Value::Undefined,
         Raw::Blocked => match at.path.split_last() {
             Some((last, parent)) if *last == "length" => {
-                let parent = Addr { path: parent.to_vec(), ..at.clone() };
+                let parent = Addr {
+                    path: parent.to_vec(),
+                    ..at.clone()
+                };
                 note_at(source, &parent, Dep::Shallow);
                 match raw_read(&root, &parent.path) {
                     Raw::Found(Value::String(text)) => Value::Number(text.len_utf16() as f64),
@@ -199,9 +247,13 @@ pub(super) fn walk_from(
         if !walker.admit(&schema, place)? {
             return Ok(walker.leaf(&Value::Undefined));
         }
-        let position = Position { place: place_of(walker, position), schema: Some(schema.clone()) };
-        let outcome =
-            walker.run(request.max_open, |run| run.walk(Node { place, value }, schema, position, None))?;
+        let position = Position {
+            place: place_of(walker, position),
+            schema: Some(schema.clone()),
+        };
+        let outcome = walker.run(request.max_open, |run| {
+            run.walk(Node { place, value }, schema, position, None)
+        })?;
         Ok(outcome.unwrap_or_else(|_| walker.leaf(&Value::Undefined)))
     })
 }
@@ -214,7 +266,9 @@ pub(super) fn default_from(
     at: &Addr,
     schema: &Schema,
 ) -> Result<Reading, TraverseError> {
-    with_walker(source, schemas, request, |walker| walker.shape_default(schema, place_of(walker, at)))
+    with_walker(source, schemas, request, |walker| {
+        walker.shape_default(schema, place_of(walker, at))
+    })
 }
 
 fn with_walker(
@@ -226,7 +280,11 @@ fn with_walker(
     let mut tree = Tree::new();
     let (mut tracker, mut memo, mut seen) = (Tracker::new(), Memo::new(), Seen::new());
     let mut ctx = Ctx {
-        mode: if request.walk_cells { Mode::ReadWalkingCells } else { Mode::Read },
+        mode: if request.walk_cells {
+            Mode::ReadWalkingCells
+        } else {
+            Mode::Read
+        },
         identity: request.identity,
         tracker: &mut tracker,
         memo: &mut memo,
@@ -244,7 +302,10 @@ fn with_walker(
 
 fn place_of(walker: &Walker<'_, Tree>, at: &Addr) -> super::place::PlaceIx {
     let mut memo = walker.memo.borrow_mut();
-    let doc = memo.places.doc(&DocName { space: at.space.clone(), id: at.id.clone(), scope: at.scope });
+    let doc = memo.places.doc(&DocName {
+        space: at.space.clone(),
+        id: at.id.clone(),
+        scope: at.scope,
+    });
     memo.places.at(doc, &at.path)
 }
-

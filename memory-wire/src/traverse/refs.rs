@@ -9,14 +9,17 @@ use rustc_hash::FxHashSet;
 use super::deep::{self, Deep};
 use super::schema::{ByAddress, Schema, SchemaPool, with_key, without_key};
 use crate::js_string::JsString;
-use crate::value::{Array, Object, SlotRef, Slot, Value};
+use crate::value::{Array, Object, Slot, SlotRef, Value};
 
 /// What a reference names (TRV-901).
 enum Reference {
     /// `#/$defs/<name>` in the root in force.
     Local(JsString),
     /// A schema document, or one of its definitions.
-    Document { hash: JsString, definition: Option<JsString> },
+    Document {
+        hash: JsString,
+        definition: Option<JsString>,
+    },
     /// Perhaps a compiled-in schema.
     Url,
 }
@@ -30,12 +33,17 @@ impl Reference {
         if text.starts_with('#') {
             return None;
         }
-        let Some(rest) = text.strip_prefix("cid:") else { return Some(Reference::Url) };
+        let Some(rest) = text.strip_prefix("cid:") else {
+            return Some(Reference::Url);
+        };
         let (hash, definition) = match rest.split_once('#') {
             None => (rest, None),
             Some((hash, fragment)) => (hash, Some(definition_name(fragment.strip_prefix("/$defs/")?)?)),
         };
-        Some(Reference::Document { hash: hash.into(), definition })
+        Some(Reference::Document {
+            hash: hash.into(),
+            definition,
+        })
     }
 }
 
@@ -67,7 +75,11 @@ pub fn resolve_ref(pool: &mut SchemaPool, schema: &Schema) -> Option<Schema> {
         return known.clone();
     }
     let misses = pool.misses;
-    let resolved = schema.value().as_object().and_then(|object| follow(pool, object)).map(|value| pool.intern(&value));
+    let resolved = schema
+        .value()
+        .as_object()
+        .and_then(|object| follow(pool, object))
+        .map(|value| pool.intern(&value));
     pool.remember(misses, |pool| &mut pool.resolved, key, &resolved);
     resolved
 }
@@ -98,14 +110,25 @@ fn follow(pool: &mut SchemaPool, schema: &Object) -> Option<Value> {
         if !seen.insert((scope, text.clone())) {
             return None;
         }
-        sites.push(Site { keys: without_key(&without_key(&site, "$ref"), "$defs"), definitions: root.clone() });
+        sites.push(Site {
+            keys: without_key(&without_key(&site, "$ref"), "$defs"),
+            definitions: root.clone(),
+        });
         let (found, found_root) = look_up(pool, text.as_str()?, root.as_ref())?;
         match found {
-            Value::Bool(_) => break Target { value: found, definitions: found_root },
+            Value::Bool(_) => {
+                break Target {
+                    value: found,
+                    definitions: found_root,
+                };
+            }
             Value::Object(object) => {
                 let definitions = own_definitions(&object).or(found_root);
                 if reference_text(&Value::Object(object.clone())).is_none() {
-                    break Target { value: without_key(&object, "$defs").into(), definitions };
+                    break Target {
+                        value: without_key(&object, "$defs").into(),
+                        definitions,
+                    };
                 }
                 site = object;
                 root = definitions;
@@ -164,13 +187,18 @@ fn lay_over(target: Target, site: Site) -> Target {
     for (key, value) in keys.iter() {
         laid.insert(key.clone(), value.clone());
     }
-    Target { value: laid.into(), definitions }
+    Target {
+        value: laid.into(),
+        definitions,
+    }
 }
 
 impl Target {
     fn close(self) -> Value {
         match (self.value, self.definitions) {
-            (Value::Object(object), Some(definitions)) => with_key(&object, "$defs", definitions.into()).into(),
+            (Value::Object(object), Some(definitions)) => {
+                with_key(&object, "$defs", definitions.into()).into()
+            }
             (value, _) => value,
         }
     }
@@ -190,7 +218,12 @@ fn rename_apart(site: &Object, target: &Object) -> Renames {
             return candidate;
         }
     };
-    Renames(names.into_iter().map(|name| (name.clone(), fresh(name))).collect())
+    Renames(
+        names
+            .into_iter()
+            .map(|name| (name.clone(), fresh(name)))
+            .collect(),
+    )
 }
 
 impl Renames {
@@ -209,13 +242,22 @@ impl Renames {
     }
 
     async fn rewrite<'f>(&'f self, deep: Deep<'f>, schema: Value) -> Value {
-        let Value::Object(object) = &schema else { return schema };
+        let Value::Object(object) = &schema else {
+            return schema;
+        };
         if object.contains_key("$defs") {
             return schema;
         }
         let mut rewritten = object.clone();
-        if let Some(Reference::Local(name)) = reference_text(&schema).and_then(|t| t.as_str()).and_then(Reference::parse) {
-            let renamed = self.new_name(&name).to_string_lossy().replace('~', "~0").replace('/', "~1");
+        if let Some(Reference::Local(name)) = reference_text(&schema)
+            .and_then(|t| t.as_str())
+            .and_then(Reference::parse)
+        {
+            let renamed = self
+                .new_name(&name)
+                .to_string_lossy()
+                .replace('~', "~0")
+                .replace('/', "~1");
             rewritten.insert("$ref", format!("#/$defs/{renamed}"));
         }
         for (keyword, shape) in SUBSCHEMA_KEYWORDS {
@@ -228,7 +270,9 @@ impl Renames {
                     let mut slots = Vec::with_capacity(list.len());
                     for slot in list.slots() {
                         slots.push(match slot {
-                            SlotRef::Value(v) => Slot::Value(deep.call(self.rewrite(deep.clone(), v.clone())).await),
+                            SlotRef::Value(v) => {
+                                Slot::Value(deep.call(self.rewrite(deep.clone(), v.clone())).await)
+                            }
                             SlotRef::Holes(n) => Slot::Holes(n),
                         });
                     }
@@ -237,7 +281,10 @@ impl Renames {
                 (Shape::Map, Value::Object(map)) => {
                     let mut entries = Vec::with_capacity(map.len());
                     for (name, member) in map.iter() {
-                        entries.push((name.clone(), deep.call(self.rewrite(deep.clone(), member.clone())).await));
+                        entries.push((
+                            name.clone(),
+                            deep.call(self.rewrite(deep.clone(), member.clone())).await,
+                        ));
                     }
                     Object::from_entries(entries).into()
                 }
@@ -295,11 +342,15 @@ fn scan<'v>(schema: &'v Value, mut visit: impl FnMut(&'v Object, usize) -> bool)
         }
         for (keyword, shape) in SUBSCHEMA_KEYWORDS {
             match (shape, object.get(keyword)) {
-                (Shape::One | Shape::OneOrList, Some(held @ Value::Object(_))) => pending.push((held, depth + 1)),
+                (Shape::One | Shape::OneOrList, Some(held @ Value::Object(_))) => {
+                    pending.push((held, depth + 1))
+                }
                 (Shape::List | Shape::OneOrList, Some(Value::Array(list))) => {
                     pending.extend(list.elements().map(|(_, v)| (v, depth + 1)));
                 }
-                (Shape::Map, Some(Value::Object(map))) => pending.extend(map.iter().map(|(_, v)| (v, depth + 1))),
+                (Shape::Map, Some(Value::Object(map))) => {
+                    pending.extend(map.iter().map(|(_, v)| (v, depth + 1)))
+                }
                 _ => {}
             }
         }
@@ -356,7 +407,11 @@ pub(super) fn with_used_definitions(schema: &Object, in_force: Option<&Object>) 
     if used.len() == in_force.len() {
         return with_key(&bare, "$defs", in_force.clone().into());
     }
-    let kept: Object = in_force.iter().filter(|(name, _)| used.contains(*name)).map(|(k, v)| (k.clone(), v.clone())).collect();
+    let kept: Object = in_force
+        .iter()
+        .filter(|(name, _)| used.contains(*name))
+        .map(|(k, v)| (k.clone(), v.clone()))
+        .collect();
     with_key(&bare, "$defs", kept.into())
 }
 
@@ -368,7 +423,9 @@ mod tests {
     #[test]
     fn trv_902_a_cycle_of_references_is_unresolvable() {
         let mut pool = SchemaPool::new();
-        let schema = Schema::of(&value!({ "$ref": "#/$defs/A", "$defs": { "A": { "$ref": "#/$defs/B" }, "B": { "$ref": "#/$defs/A" } } }));
+        let schema = Schema::of(
+            &value!({ "$ref": "#/$defs/A", "$defs": { "A": { "$ref": "#/$defs/B" }, "B": { "$ref": "#/$defs/A" } } }),
+        );
         assert!(resolve_ref(&mut pool, &schema).is_none());
     }
 
@@ -380,6 +437,9 @@ mod tests {
             "default": { "$ref": "cid:fid1:three" }
         });
         let found = external_references(&schema);
-        assert_eq!(found.iter().map(ToString::to_string).collect::<Vec<_>>(), ["fid1:one", "fid1:two"]);
+        assert_eq!(
+            found.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            ["fid1:one", "fid1:two"]
+        );
     }
 }

@@ -52,7 +52,11 @@ pub(super) fn load_at(
         let value = at.id.inline_value().ok();
         return Ok(value.map(|value| Object::from_entries(vec![("value".into(), value)]).into()));
     }
-    let key = DocKey::new(at.space.clone(), ScopeKey::resolve(at.scope, identity)?, at.id.clone());
+    let key = DocKey::new(
+        at.space.clone(),
+        ScopeKey::resolve(at.scope, identity)?,
+        at.id.clone(),
+    );
     source.load(&key).map_err(TraverseError::Source)
 }
 
@@ -82,8 +86,13 @@ pub fn resolve_link(
     loop {
         let key = address_text(&link.at);
         if visited.contains(&key) || hops > MAX_HOPS {
-            let seen = Value::from(vec![Value::from(visited.into_iter().map(Value::from).collect::<Vec<_>>())]);
-            return Err(TraverseError::LinkCycle(format!("Link cycle detected at {key} {}", json(&seen))));
+            let seen = Value::from(vec![Value::from(
+                visited.into_iter().map(Value::from).collect::<Vec<_>>(),
+            )]);
+            return Err(TraverseError::LinkCycle(format!(
+                "Link cycle detected at {key} {}",
+                json(&seen)
+            )));
         }
         visited.push(key.clone());
         let mut probe = link.at.clone();
@@ -93,7 +102,12 @@ pub fn resolve_link(
             if hops > 0 {
                 source.missing(&link, &start.at.space);
             }
-            return Ok(Resolved { link, hops, present: false, blocked: false });
+            return Ok(Resolved {
+                link,
+                hops,
+                present: false,
+                blocked: false,
+            });
         };
         let at_end = match raw_read(&root, &link.at.path) {
             Raw::Found(value) => Some((link.at.path.len(), value)),
@@ -101,8 +115,19 @@ pub fn resolve_link(
             Raw::Missing(k) => deepest(source, &root, &link.at, k.saturating_sub(1)),
             Raw::Blocked => None,
         };
-        let stored = at_end.and_then(|(depth, value)| slot::link_payload(&value).cloned().map(|payload| (depth, payload)));
-        let Some((depth, payload)) = stored else { return Ok(Resolved { link, hops, present: true, blocked: false }) };
+        let stored = at_end.and_then(|(depth, value)| {
+            slot::link_payload(&value)
+                .cloned()
+                .map(|payload| (depth, payload))
+        });
+        let Some((depth, payload)) = stored else {
+            return Ok(Resolved {
+                link,
+                hops,
+                present: true,
+                blocked: false,
+            });
+        };
         let rest = &link.at.path[depth..];
         let followed = !rest.is_empty()
             || match follow {
@@ -111,11 +136,23 @@ pub fn resolve_link(
                 Follow::Nothing => false,
             };
         if !followed {
-            return Ok(Resolved { link, hops, present: true, blocked: false });
+            return Ok(Resolved {
+                link,
+                hops,
+                present: true,
+                blocked: false,
+            });
         }
-        let slot = Addr { path: link.at.path[..depth].to_vec(), ..link.at.clone() };
+        let slot = Addr {
+            path: link.at.path[..depth].to_vec(),
+            ..link.at.clone()
+        };
         note_at(source, &slot, Dep::Deep);
-        let base = DocName { space: slot.space.clone(), id: slot.id.clone(), scope: slot.scope };
+        let base = DocName {
+            space: slot.space.clone(),
+            id: slot.id.clone(),
+            scope: slot.scope,
+        };
         let parsed = match slot::parse(&payload, &base) {
             Ok(parsed) => parsed,
             Err(why) => {
@@ -124,7 +161,11 @@ pub fn resolve_link(
             }
         };
         let leaf = link.schema.as_ref().and_then(|schema| hop_cap(schemas, schema));
-        let recorded = if hops == 0 { caps.get(depth.saturating_sub(1)).copied().flatten() } else { None };
+        let recorded = if hops == 0 {
+            caps.get(depth.saturating_sub(1)).copied().flatten()
+        } else {
+            None
+        };
         let cap = match (leaf, recorded) {
             (Some(a), Some(b)) => Some(a.narrower(b)),
             (one, None) | (None, one) => one,
@@ -132,13 +173,20 @@ pub fn resolve_link(
         if let Some(cap) = cap
             && !cap.admits(parsed.target.scope)
         {
-            source.dead_end(&slot, &DeadEnd::Blocked { scope: parsed.target.scope, cap });
+            source.dead_end(
+                &slot,
+                &DeadEnd::Blocked {
+                    scope: parsed.target.scope,
+                    cap,
+                },
+            );
             link.at.scope = parsed.target.scope;
             return Ok(nowhere(link, hops, true));
         }
         let target: DocPath = parsed.path.iter().chain(rest).cloned().collect();
-        let same_doc =
-            parsed.target.space == slot.space && parsed.target.id == slot.id && parsed.target.scope == slot.scope;
+        let same_doc = parsed.target.space == slot.space
+            && parsed.target.id == slot.id
+            && parsed.target.scope == slot.scope;
         if same_doc && target.len() > slot.path.len() && target.starts_with(&slot.path) && rest.is_empty() {
             return Err(TraverseError::LinkCycle(format!(
                 "Link cycle detected at {key}: link at [{}] targets its own subpath [{}]",
@@ -148,13 +196,25 @@ pub fn resolve_link(
         }
         let own = match &parsed.schema {
             LinkSchema::Present(own) if constrains(own) => {
-                if rest.is_empty() { Some(own.clone()) } else { schema_at_path(schemas, own, rest) }
+                if rest.is_empty() {
+                    Some(own.clone())
+                } else {
+                    schema_at_path(schemas, own, rest)
+                }
             }
             LinkSchema::Malformed => Some(Schema::nothing()),
             LinkSchema::Present(_) | LinkSchema::Absent => None,
         };
-        let at = Addr { space: parsed.target.space, id: parsed.target.id, scope: parsed.target.scope, path: target };
-        link = Link { at, schema: own.or(link.schema) };
+        let at = Addr {
+            space: parsed.target.space,
+            id: parsed.target.id,
+            scope: parsed.target.scope,
+            path: target,
+        };
+        link = Link {
+            at,
+            schema: own.or(link.schema),
+        };
         hops += 1;
     }
 }
@@ -173,7 +233,10 @@ fn deepest(source: &mut dyn DocSource, root: &Value, at: &Addr, depth: usize) ->
     if depth == 0 {
         return None;
     }
-    let mut probe = Addr { path: at.path[..depth].to_vec(), ..at.clone() };
+    let mut probe = Addr {
+        path: at.path[..depth].to_vec(),
+        ..at.clone()
+    };
     probe.path.extend(["/".into(), "link@1".into()]);
     note_at(source, &probe, Dep::Deep);
     match raw_read(root, &at.path[..depth]) {
@@ -184,7 +247,15 @@ fn deepest(source: &mut dyn DocSource, root: &Value, at: &Addr, depth: usize) ->
 
 fn nowhere(link: Link, hops: usize, blocked: bool) -> Resolved {
     let at = handles::nowhere(&link.at, link.at.scope);
-    Resolved { link: Link { at, schema: link.schema }, hops, present: false, blocked }
+    Resolved {
+        link: Link {
+            at,
+            schema: link.schema,
+        },
+        hops,
+        present: false,
+        blocked,
+    }
 }
 
 /// `[space, id, scope, path]` as JSON, the path value-relative: what a loop is recognised and reported by.
@@ -208,6 +279,10 @@ fn joined(path: &[JsString]) -> String {
 }
 
 /// The reader's schema combined with what travelled along (TRV-1201.4).
-pub(super) fn effective(schemas: &mut SchemaPool, readers: Option<&Schema>, carried: Option<&Schema>) -> Option<Schema> {
+pub(super) fn effective(
+    schemas: &mut SchemaPool,
+    readers: Option<&Schema>,
+    carried: Option<&Schema>,
+) -> Option<Schema> {
     combine(schemas, readers, carried)
 }

@@ -99,7 +99,9 @@ impl Schema {
     /// The hashes of the external schema documents named anywhere in this schema, ignored keywords and `$defs`
     /// bodies included (TRV-905).
     pub fn external_references(&self) -> &[JsString] {
-        self.0.external.get_or_init(|| super::refs::external_references(&self.0.value).into())
+        self.0
+            .external
+            .get_or_init(|| super::refs::external_references(&self.0.value).into())
     }
 
     /// True when both are one allocation.
@@ -140,7 +142,9 @@ const UNCONSTRAINING: [&str; 6] = ["ifc", "asCell", "asStream", "scope", "defaul
 pub(super) fn is_true_like(schema: &Value) -> bool {
     match schema {
         Value::Bool(everything) => *everything,
-        Value::Object(object) => object.iter().all(|(key, _)| UNCONSTRAINING.iter().any(|name| key == name)),
+        Value::Object(object) => object
+            .iter()
+            .all(|(key, _)| UNCONSTRAINING.iter().any(|name| key == name)),
         _ => false,
     }
 }
@@ -165,7 +169,10 @@ pub(super) fn is_handle(schema: &Value) -> bool {
 
 /// The entries of a non-empty `asCell` array.
 pub(super) fn entries_of_as_cell(schema: &Value) -> Option<&crate::value::Array> {
-    schema.member("asCell").and_then(Value::as_array).filter(|entries| !entries.is_empty())
+    schema
+        .member("asCell")
+        .and_then(Value::as_array)
+        .filter(|entries| !entries.is_empty())
 }
 
 /// The kind of the first `asCell` entry: the entry itself when it is a string, else its `kind`.
@@ -274,7 +281,11 @@ impl SchemaPool {
 
     /// Drops every remembered result; external documents stay.
     fn forget_results(&mut self) {
-        *self = SchemaPool { external: std::mem::take(&mut self.external), misses: self.misses, ..SchemaPool::default() };
+        *self = SchemaPool {
+            external: std::mem::take(&mut self.external),
+            misses: self.misses,
+            ..SchemaPool::default()
+        };
     }
 
     /// Makes a verified external document resolvable. The caller has checked that `schema` hashes to `hash` and
@@ -318,7 +329,10 @@ impl SchemaPool {
 
 impl fmt::Debug for SchemaPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SchemaPool").field("interned", &self.interned).field("external", &self.external.len()).finish()
+        f.debug_struct("SchemaPool")
+            .field("interned", &self.interned)
+            .field("external", &self.external.len())
+            .finish()
     }
 }
 
@@ -378,16 +392,20 @@ fn same_content(a: &Value, b: &Value) -> bool {
                             true
                         }
                         (SlotRef::Holes(a), SlotRef::Holes(b)) => a == b,
-                        (SlotRef::Value(_), SlotRef::Holes(_)) | (SlotRef::Holes(_), SlotRef::Value(_)) => false,
+                        (SlotRef::Value(_), SlotRef::Holes(_)) | (SlotRef::Holes(_), SlotRef::Value(_)) => {
+                            false
+                        }
                     })
             }
             (Value::Object(a), Value::Object(b)) if a.ptr_eq(b) => true,
             (Value::Object(a), Value::Object(b)) => {
                 a.len() == b.len()
-                    && a.iter().zip(b.iter()).all(|((key_a, member_a), (key_b, member_b))| {
-                        pending.push((member_a, member_b));
-                        key_a == key_b
-                    })
+                    && a.iter()
+                        .zip(b.iter())
+                        .all(|((key_a, member_a), (key_b, member_b))| {
+                            pending.push((member_a, member_b));
+                            key_a == key_b
+                        })
             }
             (Value::Special(_), Value::Special(_)) => hash::hash_value(a) == hash::hash_value(b),
             _ => false,
@@ -422,7 +440,11 @@ mod tests {
 
     #[test]
     fn trv_103_true_like_and_false_like() {
-        for schema in [value!(true), value!({}), value!({ "default": 1, "asCell": ["cell"], "$defs": {} })] {
+        for schema in [
+            value!(true),
+            value!({}),
+            value!({ "default": 1, "asCell": ["cell"], "$defs": {} }),
+        ] {
             assert!(Schema::of(&schema).is_true_like(), "{schema:?}");
         }
         for schema in [value!(false), value!({ "title": "t" }), value!({ "not": false })] {
@@ -438,7 +460,10 @@ mod tests {
         let a = pool.intern(&value!({ "type": "object", "properties": { "a": true } }));
         let b = pool.intern(&value!({ "properties": { "a": true }, "type": "object" }));
         assert!(a.ptr_eq(&b));
-        assert_eq!(a, Schema::of(&value!({ "properties": { "a": true }, "type": "object" })));
+        assert_eq!(
+            a,
+            Schema::of(&value!({ "properties": { "a": true }, "type": "object" }))
+        );
         assert_ne!(Schema::of(&value!({})), Schema::everything());
     }
 }

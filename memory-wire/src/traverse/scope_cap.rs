@@ -51,7 +51,8 @@ impl ScopeCap {
 
 /// TRV-1001: the cap that `schema` puts on a hop. Only a root reference to a schema *document* is resolved first.
 pub fn hop_cap(pool: &mut SchemaPool, schema: &Schema) -> Option<ScopeCap> {
-    let external = matches!(schema.keyword("$ref"), Some(Value::String(text)) if !text.as_bytes().starts_with(b"#"));
+    let external =
+        matches!(schema.keyword("$ref"), Some(Value::String(text)) if !text.as_bytes().starts_with(b"#"));
     if external {
         return refs::resolve_ref(pool, schema).and_then(|resolved| own_cap(resolved.value()));
     }
@@ -72,8 +73,13 @@ fn entry_cap(schema: &Value) -> Option<ScopeCap> {
 pub fn handle_cap(schema: &Schema) -> Option<ScopeCap> {
     fn cap(schema: &Value) -> Option<ScopeCap> {
         entry_cap(schema).or_else(|| {
-            let unions = ["anyOf", "oneOf"].into_iter().filter_map(|name| schema.member(name)?.as_array());
-            unions.flat_map(|union| union.elements()).filter_map(|(_, option)| cap(option)).reduce(ScopeCap::narrower)
+            let unions = ["anyOf", "oneOf"]
+                .into_iter()
+                .filter_map(|name| schema.member(name)?.as_array());
+            unions
+                .flat_map(|union| union.elements())
+                .filter_map(|(_, option)| cap(option))
+                .reduce(ScopeCap::narrower)
         })
     }
     cap(schema.value())

@@ -12,7 +12,9 @@ use crate::value::{Array, Object, Slot, SlotRef, Value};
 
 /// TRV-202: the payload of a stored link; `None` for every other value.
 pub(super) fn link_payload(value: &Value) -> Option<&Value> {
-    let Value::Object(envelope) = value else { return None };
+    let Value::Object(envelope) = value else {
+        return None;
+    };
     if envelope.len() != 1 {
         return None;
     }
@@ -39,7 +41,6 @@ pub(super) struct ParsedLink {
     /// Document-rooted.
     pub(super) path: DocPath,
     pub(super) schema: LinkSchema,
-    pub(super) redirect: bool,
 }
 
 /// True for a link that writes go through.
@@ -56,7 +57,11 @@ pub(super) fn parse(payload: &Value, base: &DocName) -> Result<ParsedLink, DeadE
         // A number, a text, an array: no field is found, so the link names its own document's root.
         _ => None,
     };
-    let field = |name: &str| fields.and_then(|fields| fields.get(name)).filter(|v| !v.is_undefined());
+    let field = |name: &str| {
+        fields
+            .and_then(|fields| fields.get(name))
+            .filter(|v| !v.is_undefined())
+    };
     let text = |name: &'static str| match field(name) {
         None => Ok(None),
         Some(Value::String(text)) if text.is_empty() => Ok(None),
@@ -68,7 +73,10 @@ pub(super) fn parse(payload: &Value, base: &DocName) -> Result<ParsedLink, DeadE
     let scope = match field("scope") {
         None => base.scope,
         Some(Value::String(name)) if *name == "inherit" => base.scope,
-        Some(Value::String(name)) => name.as_str().and_then(Scope::from_name).ok_or(malformed("scope"))?,
+        Some(Value::String(name)) => name
+            .as_str()
+            .and_then(Scope::from_name)
+            .ok_or(malformed("scope"))?,
         Some(_) => return Err(malformed("scope")),
     };
     let path = match field("path") {
@@ -79,7 +87,9 @@ pub(super) fn parse(payload: &Value, base: &DocName) -> Result<ParsedLink, DeadE
                 SlotRef::Value(Value::Number(n)) => Ok(number_text(*n)),
                 SlotRef::Value(_) | SlotRef::Holes(_) => Err(malformed("path")),
             });
-            std::iter::once(Ok(value_segment())).chain(rest).collect::<Result<_, _>>()?
+            std::iter::once(Ok(value_segment()))
+                .chain(rest)
+                .collect::<Result<_, _>>()?
         }
         Some(_) => return Err(malformed("path")),
     };
@@ -89,12 +99,16 @@ pub(super) fn parse(payload: &Value, base: &DocName) -> Result<ParsedLink, DeadE
         Some(_) => LinkSchema::Malformed,
     };
     let target = DocName { space, id, scope };
-    Ok(ParsedLink { target, path, schema, redirect: is_redirect(payload) })
+    Ok(ParsedLink { target, path, schema })
 }
 
 /// A number as a path segment (ECMAScript `String(n)`).
 fn number_text(n: f64) -> JsString {
-    if n.is_finite() { ryu_js::Buffer::new().format_finite(n).into() } else { n.to_string().replace("inf", "Infinity").into() }
+    if n.is_finite() {
+        ryu_js::Buffer::new().format_finite(n).into()
+    } else {
+        n.to_string().replace("inf", "Infinity").into()
+    }
 }
 
 /// What a raw read of a path finds (TRV-201).
@@ -127,7 +141,11 @@ pub(super) fn raw_read(root: &Value, path: &[JsString]) -> Raw {
         };
         node = next.unwrap_or(Value::Undefined);
     }
-    if node.is_undefined() { Raw::Undefined } else { Raw::Found(node) }
+    if node.is_undefined() {
+        Raw::Undefined
+    } else {
+        Raw::Found(node)
+    }
 }
 
 /// An own member of an array: an element by canonical index, or `length`.
@@ -135,14 +153,18 @@ pub(super) fn own_member(array: &Array, segment: &JsString) -> Option<Value> {
     if *segment == "length" {
         return Some(Value::Number(array.len() as f64));
     }
-    array.get(crate::value::index_rank(segment.as_bytes())? as usize).cloned()
+    array
+        .get(crate::value::index_rank(segment.as_bytes())? as usize)
+        .cloned()
 }
 
 /// The element with every link in it naming its target in full, as it was meant where it is stored: the content
 /// behind a pseudo document's id. Recursion follows the nesting of a stored value, at most 2,048 levels (WIRE-312).
 pub(super) fn with_absolute_links(element: &Value, base: &DocName) -> Value {
     if let Some(payload) = link_payload(element) {
-        let Ok(link) = parse(payload, base) else { return element.clone() };
+        let Ok(link) = parse(payload, base) else {
+            return element.clone();
+        };
         let mut fields = payload.as_object().cloned().unwrap_or_default();
         fields.insert("id", &link.target.id);
         fields.insert("space", &link.target.space);
@@ -153,9 +175,11 @@ pub(super) fn with_absolute_links(element: &Value, base: &DocName) -> Value {
         return Object::from_entries(vec![("/".into(), inside.into())]).into();
     }
     match element {
-        Value::Object(object) => {
-            object.iter().map(|(key, member)| (key.clone(), with_absolute_links(member, base))).collect::<Object>().into()
-        }
+        Value::Object(object) => object
+            .iter()
+            .map(|(key, member)| (key.clone(), with_absolute_links(member, base)))
+            .collect::<Object>()
+            .into(),
         Value::Array(array) => {
             let slots = array
                 .slots()

@@ -27,13 +27,20 @@ pub struct DocKey {
 impl DocKey {
     /// The instance of `id` under `scope_key` in `space`.
     pub fn new(space: SpaceId, scope_key: ScopeKey, id: EntityId) -> DocKey {
-        DocKey { space, instance: InstanceId { id, scope_key } }
+        DocKey {
+            space,
+            instance: InstanceId { id, scope_key },
+        }
     }
 }
 
 impl fmt::Display for DocKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}/{}", self.space, self.instance.scope_key, self.instance.id)
+        write!(
+            f,
+            "{}/{}/{}",
+            self.space, self.instance.scope_key, self.instance.id
+        )
     }
 }
 

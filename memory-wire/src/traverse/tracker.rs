@@ -21,23 +21,37 @@ pub struct Selector {
 impl Selector {
     /// The selector of a path and a schema.
     pub fn new(path: impl Into<Arc<[JsString]>>, schema: Option<Schema>) -> Selector {
-        Selector { path: path.into(), schema }
+        Selector {
+            path: path.into(),
+            schema,
+        }
     }
 
     /// TRV-102: from a query root's value-relative path and optional schema.
     pub fn from_root(path: &[JsString], schema: Option<Schema>) -> Selector {
-        let path = std::iter::once(value_segment()).chain(path.iter().cloned()).collect();
-        Selector { path, schema: Some(schema.unwrap_or_else(Schema::nothing)) }
+        let path = std::iter::once(value_segment())
+            .chain(path.iter().cloned())
+            .collect();
+        Selector {
+            path,
+            schema: Some(schema.unwrap_or_else(Schema::nothing)),
+        }
     }
 
     /// `{path: [], schema: false}`: deliver the document, cover nothing but itself (TRV-102).
     pub fn rejecting() -> Selector {
-        Selector { path: Arc::new([]), schema: Some(Schema::nothing()) }
+        Selector {
+            path: Arc::new([]),
+            schema: Some(Schema::nothing()),
+        }
     }
 
     /// `{path: ["value"], schema: true}` (TRV-102).
     pub fn everything() -> Selector {
-        Selector { path: value_path(), schema: Some(Schema::everything()) }
+        Selector {
+            path: value_path(),
+            schema: Some(Schema::everything()),
+        }
     }
 }
 
@@ -71,7 +85,11 @@ struct Entry {
 
 impl Entry {
     fn new(selector: Selector) -> Entry {
-        Entry { selector, walked: Walked::default(), epoch: 0 }
+        Entry {
+            selector,
+            walked: Walked::default(),
+            epoch: 0,
+        }
     }
 }
 
@@ -106,16 +124,25 @@ impl Tracker {
 
     /// Removes a key with all its selectors and returns them: what an incremental refresh evaluates again.
     pub fn remove(&mut self, key: &DocKey) -> Vec<Selector> {
-        self.entries.remove(key).unwrap_or_default().into_iter().map(|entry| entry.selector).collect()
+        self.entries
+            .remove(key)
+            .unwrap_or_default()
+            .into_iter()
+            .map(|entry| entry.selector)
+            .collect()
     }
 
     /// TRV-303: some tracked selector at `key` makes a walk under `selector` unnecessary.
     pub fn covers(&self, key: &DocKey, selector: &Selector) -> bool {
-        let Some(entries) = self.entries.get(key) else { return false };
+        let Some(entries) = self.entries.get(key) else {
+            return false;
+        };
         let nothing = Schema::nothing();
         let schema = selector.schema.as_ref().unwrap_or(&nothing);
         entries.iter().any(|entry| {
-            let Some(tracked) = &entry.selector.schema else { return false };
+            let Some(tracked) = &entry.selector.schema else {
+                return false;
+            };
             (tracked.is_true_like() && selector.path.starts_with(&entry.selector.path))
                 || (tracked == schema && entry.selector.path == selector.path)
         })
@@ -123,15 +150,27 @@ impl Tracker {
 
     /// How far the reach of exactly this selector has been walked.
     pub(super) fn walked(&self, key: &DocKey, selector: &Selector) -> Walked {
-        let entry = self.entries.get(key).and_then(|all| all.iter().find(|entry| entry.selector == *selector));
-        entry.filter(|entry| entry.epoch == self.epoch).map_or_else(Walked::default, |entry| entry.walked)
+        let entry = self
+            .entries
+            .get(key)
+            .and_then(|all| all.iter().find(|entry| entry.selector == *selector));
+        entry
+            .filter(|entry| entry.epoch == self.epoch)
+            .map_or_else(Walked::default, |entry| entry.walked)
     }
 
     pub(super) fn mark_walked(&mut self, key: &DocKey, selector: &Selector, walked: Walked) {
-        let entry = self.entries.get_mut(key).and_then(|all| all.iter_mut().find(|entry| entry.selector == *selector));
+        let entry = self
+            .entries
+            .get_mut(key)
+            .and_then(|all| all.iter_mut().find(|entry| entry.selector == *selector));
         if let Some(entry) = entry {
             if entry.epoch != self.epoch {
-                *entry = Entry { selector: entry.selector.clone(), walked, epoch: self.epoch };
+                *entry = Entry {
+                    selector: entry.selector.clone(),
+                    walked,
+                    epoch: self.epoch,
+                };
             }
             entry.walked.selected |= walked.selected;
             entry.walked.everything |= walked.everything;
@@ -151,7 +190,11 @@ impl Tracker {
 
     /// The selectors of a document, in the order they were added.
     pub fn selectors<'t>(&'t self, key: &DocKey) -> impl Iterator<Item = &'t Selector> + use<'t> {
-        self.entries.get(key).into_iter().flatten().map(|entry| &entry.selector)
+        self.entries
+            .get(key)
+            .into_iter()
+            .flatten()
+            .map(|entry| &entry.selector)
     }
 
     /// The tracked documents, in no particular order.

@@ -56,9 +56,10 @@ impl TypeName {
                 Special::Hash { .. } => TypeName::FabricHash,
                 Special::RegExp { .. } => TypeName::FabricRegExp,
                 Special::KeyPair { .. } => TypeName::FabricKeyPair,
-                Special::Error(_) | Special::Link(_) | Special::Unknown { .. } | Special::Problematic { .. } => {
-                    TypeName::Opaque
-                }
+                Special::Error(_)
+                | Special::Link(_)
+                | Special::Unknown { .. }
+                | Special::Problematic { .. } => TypeName::Opaque,
             },
         }
     }
@@ -121,7 +122,9 @@ pub fn type_check(pool: &mut SchemaPool, schema: &Schema, ty: TypeName) -> Verdi
         return Verdict::Yes;
     }
     if let Value::Object(object) = schema.value() {
-        let simple = ["$ref", "anyOf", "oneOf", "allOf", "not"].iter().all(|key| !object.contains_key(key));
+        let simple = ["$ref", "anyOf", "oneOf", "allOf", "not"]
+            .iter()
+            .all(|key| !object.contains_key(key));
         if simple {
             return match by_type(object.get("type"), ty) {
                 Some(verdict) => verdict,
@@ -149,14 +152,18 @@ pub fn type_check(pool: &mut SchemaPool, schema: &Schema, ty: TypeName) -> Verdi
 type Checker<'p> = std::cell::RefCell<(&'p mut SchemaPool, &'p mut FxHashSet<ByAddress>)>;
 
 async fn check<'f>(checker: &'f Checker<'_>, deep: Deep<'f>, schema: Schema, ty: TypeName) -> Verdict {
-    let Some(schema) = refs::resolve_ref(checker.borrow_mut().0, &schema) else { return Verdict::No };
+    let Some(schema) = refs::resolve_ref(checker.borrow_mut().0, &schema) else {
+        return Verdict::No;
+    };
     if schema.is_true_like() {
         return Verdict::Yes;
     }
     if schema.is_false_like() {
         return Verdict::No;
     }
-    let Value::Object(object) = schema.value().clone() else { return Verdict::Yes };
+    let Value::Object(object) = schema.value().clone() else {
+        return Verdict::Yes;
+    };
     let mut verdicts: Vec<Verdict> = Vec::with_capacity(4);
     match by_type(object.get("type"), ty) {
         Some(Verdict::No) => return Verdict::No,
@@ -179,7 +186,9 @@ async fn check<'f>(checker: &'f Checker<'_>, deep: Deep<'f>, schema: Schema, ty:
             verdicts.push(if any_yes { Verdict::Yes } else { Verdict::Unknown });
         }
         for union in ["anyOf", "oneOf"] {
-            let Some(members) = object.get(union).and_then(Value::as_array) else { continue };
+            let Some(members) = object.get(union).and_then(Value::as_array) else {
+                continue;
+            };
             let mut running = None;
             for member in members_of(&object, members) {
                 if member.is_true_like() {
@@ -197,7 +206,11 @@ async fn check<'f>(checker: &'f Checker<'_>, deep: Deep<'f>, schema: Schema, ty:
                 Some(verdict) => verdicts.push(verdict),
             }
         }
-        if verdicts.is_empty() || verdicts.contains(&Verdict::Yes) { Verdict::Yes } else { Verdict::Unknown }
+        if verdicts.is_empty() || verdicts.contains(&Verdict::Yes) {
+            Verdict::Yes
+        } else {
+            Verdict::Unknown
+        }
     }
     .await;
     checker.borrow_mut().1.remove(&ByAddress(schema));
@@ -211,7 +224,11 @@ fn members_of(parent: &crate::value::Object, members: &Array) -> Vec<Schema> {
         .elements()
         .map(|(_, member)| match (definitions, member) {
             (Some(definitions), Value::Object(object)) => {
-                let mut merged = object.get("$defs").and_then(Value::as_object).cloned().unwrap_or_default();
+                let mut merged = object
+                    .get("$defs")
+                    .and_then(Value::as_object)
+                    .cloned()
+                    .unwrap_or_default();
                 for (name, definition) in definitions.iter() {
                     merged.insert(name.clone(), definition.clone());
                 }
@@ -228,7 +245,11 @@ fn by_type(keyword: Option<&Value>, ty: TypeName) -> Option<Verdict> {
     if names(keyword, ty) {
         return Some(Verdict::Yes);
     }
-    Some(if admits_unknown(keyword) { Verdict::Unknown } else { Verdict::No })
+    Some(if admits_unknown(keyword) {
+        Verdict::Unknown
+    } else {
+        Verdict::No
+    })
 }
 
 fn admits_unknown(keyword: &Value) -> bool {
@@ -242,7 +263,9 @@ fn admits_unknown(keyword: &Value) -> bool {
 fn names(keyword: &Value, ty: TypeName) -> bool {
     match keyword {
         Value::String(name) => name.as_str().is_some_and(|name| ty.matches(name)),
-        Value::Array(names) => names.elements().any(|(_, name)| name.as_str().is_some_and(|name| ty.matches(name))),
+        Value::Array(names) => names
+            .elements()
+            .any(|(_, name)| name.as_str().is_some_and(|name| ty.matches(name))),
         _ => false,
     }
 }
@@ -256,7 +279,9 @@ pub fn branch_may_match(pool: &mut SchemaPool, option: &Schema, value: &Value) -
     if slot::link_payload(value).is_some() || option.is_handle() {
         return true;
     }
-    let Some(resolved) = refs::resolve_ref(pool, option) else { return true };
+    let Some(resolved) = refs::resolve_ref(pool, option) else {
+        return true;
+    };
     let object = match resolved.value() {
         Value::Bool(everything) => return *everything,
         Value::Object(object) => object,

@@ -21,10 +21,18 @@ use crate::value::{Object, Value};
 impl<'w, 'a, B: Build> Run<'w, 'a, B> {
     /// Visits `node` under `schema`. Results are named by `position`; `still` lists the unions that were opened at
     /// this very place.
-    pub(super) async fn walk(self, node: Node, schema: Schema, position: Position, still: Option<Rc<Still>>) -> Selected<B> {
+    pub(super) async fn walk(
+        self,
+        node: Node,
+        schema: Schema,
+        position: Position,
+        still: Option<Rc<Still>>,
+    ) -> Selected<B> {
         let walker = self.walker;
         let schema = walker.pool.borrow_mut().adopt(&schema);
-        let named_by = walker.building().then_some((position.place, position.schema.as_ref()));
+        let named_by = walker
+            .building()
+            .then_some((position.place, position.schema.as_ref()));
         let key = visit_key(node.place, Some(&schema), named_by);
         if let Some(known) = walker.memo.borrow().visit(&key) {
             return Ok(known);
@@ -36,17 +44,29 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
     }
 
     /// TRV-501.
-    async fn select(&self, node: &Node, unresolved: Schema, position: &Position, still: Option<Rc<Still>>) -> Selected<B> {
+    async fn select(
+        &self,
+        node: &Node,
+        unresolved: Schema,
+        position: &Position,
+        still: Option<Rc<Still>>,
+    ) -> Selected<B> {
         let walker = self.walker;
         let resolved = refs::resolve_ref(&mut walker.pool.borrow_mut(), &unresolved);
-        let Some(schema) = resolved else { return Ok(Err(Failure::SchemaRef)) };
-        let combinator = [("anyOf", Combinator::AnyOf), ("oneOf", Combinator::OneOf), ("allOf", Combinator::AllOf)]
-            .into_iter()
-            .find_map(|(keyword, combinator)| match schema.keyword(keyword) {
-                None | Some(Value::Null) => None,
-                Some(Value::Array(members)) if combinator == Combinator::AllOf && members.is_empty() => None,
-                Some(_) => Some(combinator),
-            });
+        let Some(schema) = resolved else {
+            return Ok(Err(Failure::SchemaRef));
+        };
+        let combinator = [
+            ("anyOf", Combinator::AnyOf),
+            ("oneOf", Combinator::OneOf),
+            ("allOf", Combinator::AllOf),
+        ]
+        .into_iter()
+        .find_map(|(keyword, combinator)| match schema.keyword(keyword) {
+            None | Some(Value::Null) => None,
+            Some(Value::Array(members)) if combinator == Combinator::AllOf && members.is_empty() => None,
+            Some(_) => Some(combinator),
+        });
         if let Some(combinator) = combinator {
             if node.value.is_undefined() && schema.keyword("default").is_some() {
                 return walker.default_at(&schema, node.place);
@@ -74,7 +94,9 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
             }
             return Ok(match verdict {
                 Verdict::No => Err(Failure::Type),
-                Verdict::Yes | Verdict::Unknown => Ok(walker.named(position, |walker| walker.leaf(&Value::Undefined))),
+                Verdict::Yes | Verdict::Unknown => {
+                    Ok(walker.named(position, |walker| walker.leaf(&Value::Undefined)))
+                }
             });
         }
         if verdict == Verdict::Unknown {
@@ -107,7 +129,9 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
         let default = schema.keyword("default");
         match walker.mode {
             Mode::Query | Mode::ReadWalkingCells => {
-                let walk = self.clone().everything(node.clone(), position.clone(), default.cloned());
+                let walk = self
+                    .clone()
+                    .everything(node.clone(), position.clone(), default.cloned());
                 Ok(Ok(self.deep.call(walk).await?))
             }
             Mode::Read => {
@@ -142,8 +166,13 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
             above = open.above.as_ref();
         }
         let options = options(&mut walker.pool.borrow_mut(), schema, combinator);
-        let Some(options) = options else { return Ok(Err(Failure::Value)) };
-        let still = Some(Rc::new(Still { schema: schema.clone(), above: still }));
+        let Some(options) = options else {
+            return Ok(Err(Failure::Value));
+        };
+        let still = Some(Rc::new(Still {
+            schema: schema.clone(),
+            above: still,
+        }));
         let mut matches: Vec<B::Out> = Vec::new();
         for option in options.iter() {
             match combinator {
@@ -156,8 +185,13 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
                 Combinator::AllOf if option.is_false_like() => return Ok(Err(Failure::FalseAllOf)),
                 Combinator::AllOf => {}
             }
-            let position = Position { place: position.place, schema: position.schema.is_some().then(|| option.clone()) };
-            let walk = self.clone().walk(node.clone(), option.clone(), position, still.clone());
+            let position = Position {
+                place: position.place,
+                schema: position.schema.is_some().then(|| option.clone()),
+            };
+            let walk = self
+                .clone()
+                .walk(node.clone(), option.clone(), position, still.clone());
             match (self.deep.call(walk).await?, combinator) {
                 (Ok(out), _) => matches.push(out),
                 (Err(failure), Combinator::AllOf) => return Ok(Err(failure)),
@@ -189,36 +223,59 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
             walker.note(slot.place, Dep::Deep);
             return Ok(Ok(walker.leaf(&Value::Null)));
         }
-        let redirected =
-            walker.path_walk(slot.clone(), &[], Some(schema.clone()), Last::Redirect, Some(hop.clone()))?;
+        let redirected = walker.path_walk(
+            slot.clone(),
+            &[],
+            Some(schema.clone()),
+            Last::Redirect,
+            Some(hop.clone()),
+        )?;
         let moved = redirected.node.place != slot.place;
         let re_rooted = redirected.schema.unwrap_or_else(Schema::everything);
         if redirected.node.value.is_undefined() {
             if re_rooted.is_handle() && walker.building() {
                 return Ok(Ok(walker.handle_at(redirected.node.place, &re_rooted)));
             }
-            return Ok(match type_check(&mut walker.pool.borrow_mut(), &re_rooted, TypeName::Undefined) {
-                Verdict::No => Err(Failure::UndefinedLink),
-                Verdict::Yes | Verdict::Unknown => Ok(walker.leaf(&Value::Undefined)),
-            });
+            return Ok(
+                match type_check(&mut walker.pool.borrow_mut(), &re_rooted, TypeName::Undefined) {
+                    Verdict::No => Err(Failure::UndefinedLink),
+                    Verdict::Yes | Verdict::Unknown => Ok(walker.leaf(&Value::Undefined)),
+                },
+            );
         }
         if walker.mode == Mode::Read && schema.is_handle() {
             return walker.handle_over(&redirected.node, schema);
         }
         let first = (!moved).then(|| hop.clone());
         let end = walker.path_walk(redirected.node.clone(), &[], Some(re_rooted), Last::Value, first)?;
-        walker.mark(&hop, Walked { selected: true, everything: hop.is_everything() })?;
-        let position = Position { place: redirected.node.place, schema: position.schema.clone() };
+        walker.mark(
+            &hop,
+            Walked {
+                selected: true,
+                everything: hop.is_everything(),
+            },
+        )?;
+        let position = Position {
+            place: redirected.node.place,
+            schema: position.schema.clone(),
+        };
         let schema = end.schema.unwrap_or_else(Schema::everything);
-        self.deep.call(self.clone().walk(end.node, schema, position, None)).await
+        self.deep
+            .call(self.clone().walk(end.node, schema, position, None))
+            .await
     }
 
     /// A link that cannot be read is an undefined value.
     async fn at_dead_end(&self, slot: &Node, schema: &Schema, position: &Position) -> Selected<B> {
-        let nothing = Node { place: slot.place, value: Value::Undefined };
+        let nothing = Node {
+            place: slot.place,
+            value: Value::Undefined,
+        };
         let pool = &self.walker.pool;
         let resolved = refs::resolve_ref(&mut pool.borrow_mut(), schema);
-        let Some(schema) = resolved else { return Ok(Err(Failure::SchemaRef)) };
+        let Some(schema) = resolved else {
+            return Ok(Err(Failure::SchemaRef));
+        };
         if schema.is_true_like() && !schema.is_handle() {
             return self.select_everything(&nothing, &schema, position).await;
         }
@@ -226,7 +283,11 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
             return self.walker.default_at(&schema, slot.place);
         }
         let verdict = type_check(&mut pool.borrow_mut(), &schema, TypeName::Undefined);
-        Ok(if verdict == Verdict::No { Err(Failure::UndefinedLink) } else { Ok(self.walker.leaf(&Value::Undefined)) })
+        Ok(if verdict == Verdict::No {
+            Err(Failure::UndefinedLink)
+        } else {
+            Ok(self.walker.leaf(&Value::Undefined))
+        })
     }
 }
 
@@ -244,12 +305,16 @@ impl<B: Build> Walker<'_, B> {
     /// TRV-1212: the handle at a place that redirects have been followed to. A link stored there is followed once,
     /// by name only.
     pub(super) fn handle_over(&self, node: &Node, schema: &Schema) -> Selected<B> {
-        let Some(hop) = self.hop(node, &[], None)? else { return Ok(Ok(self.handle_at(node.place, schema))) };
+        let Some(hop) = self.hop(node, &[], None)? else {
+            return Ok(Ok(self.handle_at(node.place, schema)));
+        };
         self.note(node.place, Dep::Deep);
         let combined = handles::over_link(&mut self.pool.borrow_mut(), schema, hop.own_schema.as_ref());
         let combined = combined.unwrap_or_else(handles::open_schema);
         let unwrapped = handles::unwrap(&mut self.pool.borrow_mut(), &combined);
-        let Some((kind, rest)) = unwrapped else { return self.union_of_handles(node, schema) };
+        let Some((kind, rest)) = unwrapped else {
+            return self.union_of_handles(node, schema);
+        };
         let target = self.memo.borrow_mut().places.at(hop.target, &hop.link.path);
         let mut at = self.addr(target);
         let scope = hop.link.target.scope;
@@ -259,7 +324,13 @@ impl<B: Build> Walker<'_, B> {
             self.report_dead_end(node.place, &DeadEnd::Blocked { scope, cap });
             at = handles::nowhere(&at, scope);
         }
-        let handle = Handle { kind, link: Link { at, schema: Some(rest) } };
+        let handle = Handle {
+            kind,
+            link: Link {
+                at,
+                schema: Some(rest),
+            },
+        };
         Ok(Ok(self.build.borrow_mut().handle(handle)))
     }
 
@@ -271,7 +342,11 @@ impl<B: Build> Walker<'_, B> {
 
 /// The options of a union, each merged over the rest of the schema (TRV-502). Options that are not handles come
 /// first, except in `allOf`. `None`: the keyword is no list.
-pub(super) fn options(pool: &mut SchemaPool, schema: &Schema, combinator: Combinator) -> Option<Arc<[Schema]>> {
+pub(super) fn options(
+    pool: &mut SchemaPool,
+    schema: &Schema,
+    combinator: Combinator,
+) -> Option<Arc<[Schema]>> {
     let key = (ByAddress(schema.clone()), combinator);
     if let Some(known) = pool.options.get(&key) {
         return known.clone();
@@ -335,7 +410,9 @@ pub(super) fn scalar_outcome(pool: &mut SchemaPool, schema: &Schema, value: &Val
         Value::Bool(true) => return Some(Ok(())),
         Value::Bool(false) => return Some(Err(Failure::FalseSchema)),
         Value::Object(object) => {
-            let simple = ["$ref", "anyOf", "oneOf", "allOf", "not"].iter().all(|keyword| !object.contains_key(keyword));
+            let simple = ["$ref", "anyOf", "oneOf", "allOf", "not"]
+                .iter()
+                .all(|keyword| !object.contains_key(keyword));
             if !simple {
                 return None;
             }

@@ -123,7 +123,10 @@ pub(super) struct Run<'w, 'a, B: Build> {
 
 impl<B: Build> Clone for Run<'_, '_, B> {
     fn clone(&self) -> Self {
-        Run { walker: self.walker, deep: self.deep.clone() }
+        Run {
+            walker: self.walker,
+            deep: self.deep.clone(),
+        }
     }
 }
 
@@ -151,7 +154,11 @@ impl<'a, B: Build> Walker<'a, B> {
     }
 
     /// Runs one frame and all it opens.
-    pub(super) fn run<'w, T: 'w, F>(&'w self, max_open: usize, body: impl FnOnce(Run<'w, 'a, B>) -> F) -> Result<T, TraverseError>
+    pub(super) fn run<'w, T: 'w, F>(
+        &'w self,
+        max_open: usize,
+        body: impl FnOnce(Run<'w, 'a, B>) -> F,
+    ) -> Result<T, TraverseError>
     where
         F: Future<Output = Result<T, TraverseError>> + 'w,
     {
@@ -215,7 +222,12 @@ impl<'a, B: Build> Walker<'a, B> {
     }
 
     /// Reports a link target that is not there (TRV-1303).
-    pub(super) fn report_missing(&self, doc: DocIx, link: impl FnOnce(&Self) -> Link, from: PlaceIx) -> Result<(), TraverseError> {
+    pub(super) fn report_missing(
+        &self,
+        doc: DocIx,
+        link: impl FnOnce(&Self) -> Link,
+        from: PlaceIx,
+    ) -> Result<(), TraverseError> {
         match self.mode {
             Mode::Query => {
                 let key = self.key(doc)?;
@@ -248,7 +260,13 @@ impl<'a, B: Build> Walker<'a, B> {
         match unwrapped {
             Some((kind, schema)) => {
                 let at = self.addr(place);
-                self.build.borrow_mut().handle(Handle { kind, link: Link { at, schema: Some(schema) } })
+                self.build.borrow_mut().handle(Handle {
+                    kind,
+                    link: Link {
+                        at,
+                        schema: Some(schema),
+                    },
+                })
             }
             None => self.leaf(&Value::Undefined),
         }

@@ -32,7 +32,11 @@ pub(crate) fn value(json: &Json) -> Value {
                     other => panic!("unknown number {other}"),
                 });
             }
-            object.iter().map(|(key, member)| (key.as_str(), value(member))).collect::<Object>().into()
+            object
+                .iter()
+                .map(|(key, member)| (key.as_str(), value(member)))
+                .collect::<Object>()
+                .into()
         }
     }
 }
@@ -59,7 +63,11 @@ pub(crate) fn identity(json: &Json) -> ScopeIdentity {
 }
 
 pub(crate) fn path(json: &Json) -> Vec<memory_wire::JsString> {
-    json.as_array().into_iter().flatten().map(|segment| segment.as_str().unwrap().into()).collect()
+    json.as_array()
+        .into_iter()
+        .flatten()
+        .map(|segment| segment.as_str().unwrap().into())
+        .collect()
 }
 
 /// A selector whose path is document-rooted already.
@@ -69,7 +77,11 @@ pub(crate) fn selector(json: &Json) -> Selector {
 
 pub(crate) fn selector_text(selector: &Selector) -> String {
     let schema = selector.schema.as_ref().map(|schema| text(schema.value()));
-    format!("{:?} {}", selector.path, schema.unwrap_or_else(|| "absent".into()))
+    format!(
+        "{:?} {}",
+        selector.path,
+        schema.unwrap_or_else(|| "absent".into())
+    )
 }
 
 /// The documents of a line, as a source.
@@ -85,10 +97,15 @@ impl Documents {
                 Some((id, scope)) => (id, Scope::from_name(scope).unwrap()),
                 None => (name.as_str(), Scope::Space),
             };
-            let Ok(scope_key) = ScopeKey::resolve(scope, identity) else { continue };
+            let Ok(scope_key) = ScopeKey::resolve(scope, identity) else {
+                continue;
+            };
             // A deleted document is listed as null.
             if !document.is_null() {
-                documents.insert(DocKey::new(space.clone(), scope_key, EntityId::from(id)), value(document));
+                documents.insert(
+                    DocKey::new(space.clone(), scope_key, EntityId::from(id)),
+                    value(document),
+                );
             }
         }
         Documents { documents }

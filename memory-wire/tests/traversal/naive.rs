@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use memory_wire::traverse::{
-    DocKey, Schema, SchemaPool, Selector, Tracker, TypeName, Verdict, branch_may_match, combine_optional, hop_cap,
-    is_marker, narrow, narrow_marked, schema_at_path, type_check,
+    DocKey, Schema, SchemaPool, Selector, Tracker, TypeName, Verdict, branch_may_match, combine_optional,
+    hop_cap, is_marker, narrow, narrow_marked, schema_at_path, type_check,
 };
 use memory_wire::value::{Value, index_rank};
 use memory_wire::{EntityId, JsString, Scope, ScopeIdentity, ScopeKey, SpaceId};
@@ -92,12 +92,20 @@ fn text(schema: &Schema) -> String {
 
 impl Naive<'_> {
     fn key(&self, doc: &Doc) -> DocKey {
-        DocKey::new(doc.space.clone(), ScopeKey::resolve(doc.scope, self.identity).unwrap(), doc.id.clone())
+        DocKey::new(
+            doc.space.clone(),
+            ScopeKey::resolve(doc.scope, self.identity).unwrap(),
+            doc.id.clone(),
+        )
     }
 
     fn load(&self, doc: &Doc) -> Option<Value> {
         // An inline element is a `data:` document, which a query never reads.
-        if doc.inline.is_empty() { self.documents.get(&self.key(doc)).cloned() } else { None }
+        if doc.inline.is_empty() {
+            self.documents.get(&self.key(doc)).cloned()
+        } else {
+            None
+        }
     }
 
     fn visit(&mut self, key: &DocKey, selector: &Selector) {
@@ -113,11 +121,19 @@ impl Naive<'_> {
         };
         let Some(root) = self.load(&doc) else { return };
         let value = root.member("value").cloned().unwrap_or(Value::Undefined);
-        let node = Node { doc: doc.clone(), path: vec!["value".into()], value };
+        let node = Node {
+            doc: doc.clone(),
+            path: vec!["value".into()],
+            value,
+        };
         let rest: Vec<String> = selector.path.iter().skip(1).map(ToString::to_string).collect();
         let (node, schema) = self.path_walk(node, rest, selector.schema.clone(), Last::Value);
-        if let Some(schema) = schema.filter(|schema| !schema.is_literal_false() && !node.value.is_undefined()) {
-            self.tracker.add(&self.key(&node.doc), Selector::new(js(&node.path), Some(schema.clone())));
+        if let Some(schema) = schema.filter(|schema| !schema.is_literal_false() && !node.value.is_undefined())
+        {
+            self.tracker.add(
+                &self.key(&node.doc),
+                Selector::new(js(&node.path), Some(schema.clone())),
+            );
             self.walk(node, schema);
         }
         self.follow_metadata(&doc, &root);
@@ -126,7 +142,9 @@ impl Naive<'_> {
     fn follow_metadata(&mut self, doc: &Doc, root: &Value) {
         let mut pending = vec![(doc.clone(), root.clone())];
         while let Some((doc, root)) = pending.pop() {
-            let Some(argument) = root.member("argument").and_then(payload).cloned() else { continue };
+            let Some(argument) = root.member("argument").and_then(payload).cloned() else {
+                continue;
+            };
             if !self.metadata.insert(self.key(&doc)) {
                 continue;
             }
@@ -139,10 +157,20 @@ impl Naive<'_> {
     }
 
     fn target(&self, base: &Doc, payload: &Value) -> (Doc, Vec<String>) {
-        let scope = payload.member("scope").map_or(base.scope, |s| Scope::from_name(s.as_str().unwrap()).unwrap());
+        let scope = payload
+            .member("scope")
+            .map_or(base.scope, |s| Scope::from_name(s.as_str().unwrap()).unwrap());
         let doc = match payload.member("id") {
-            Some(id) => Doc { space: base.space.clone(), id: id.as_str().unwrap().into(), scope, inline: Vec::new() },
-            None => Doc { scope, ..base.clone() },
+            Some(id) => Doc {
+                space: base.space.clone(),
+                id: id.as_str().unwrap().into(),
+                scope,
+                inline: Vec::new(),
+            },
+            None => Doc {
+                scope,
+                ..base.clone()
+            },
         };
         let mut path = vec!["value".to_owned()];
         let segments = payload.member("path").and_then(Value::as_array).unwrap();
@@ -160,14 +188,25 @@ impl Naive<'_> {
         };
         let combined = combine_optional(&mut self.pool, schema, narrowed.as_ref());
         let whole: Vec<String> = path.iter().chain(rest).cloned().collect();
-        Hop { doc, path, selector: Selector::new(js(&whole), combined), own }
+        Hop {
+            doc,
+            path,
+            selector: Selector::new(js(&whole), combined),
+            own,
+        }
     }
 
     fn covered(&self, hop: &Hop) -> bool {
         hop.doc.inline.is_empty() && self.tracker.covers(&self.key(&hop.doc), &hop.selector)
     }
 
-    fn path_walk(&mut self, node: Node, rest: Vec<String>, schema: Option<Schema>, last: Last) -> (Node, Option<Schema>) {
+    fn path_walk(
+        &mut self,
+        node: Node,
+        rest: Vec<String>,
+        schema: Option<Schema>,
+        last: Last,
+    ) -> (Node, Option<Schema>) {
         let mut rest = rest;
         let mut node = node;
         loop {
@@ -188,7 +227,10 @@ impl Naive<'_> {
                 Value::Array(array) if segment == "length" => Value::from(array.len() as f64),
                 Value::Array(array) => {
                     let index = index_rank(segment.as_bytes());
-                    index.and_then(|i| array.get(i as usize)).cloned().unwrap_or(Value::Undefined)
+                    index
+                        .and_then(|i| array.get(i as usize))
+                        .cloned()
+                        .unwrap_or(Value::Undefined)
                 }
                 _ => Value::Undefined,
             };
@@ -199,16 +241,29 @@ impl Naive<'_> {
         }
     }
 
-    fn follow(&mut self, slot: Node, rest: Vec<String>, schema: Option<Schema>, last: Last) -> (Node, Option<Schema>) {
+    fn follow(
+        &mut self,
+        slot: Node,
+        rest: Vec<String>,
+        schema: Option<Schema>,
+        last: Last,
+    ) -> (Node, Option<Schema>) {
         let hop = self.hop(&slot, &rest, schema.as_ref());
-        let nothing = |doc: &Doc, path: &[String]| Node { doc: doc.clone(), path: path.to_vec(), value: Value::Undefined };
+        let nothing = |doc: &Doc, path: &[String]| Node {
+            doc: doc.clone(),
+            path: path.to_vec(),
+            value: Value::Undefined,
+        };
         if let Some(cap) = schema.as_ref().and_then(|schema| hop_cap(&mut self.pool, schema))
             && !cap.admits(hop.doc.scope)
         {
             return (nothing(&slot.doc, &slot.path), schema);
         }
         let re_rooted = hop.selector.schema.clone();
-        let pair = ((slot.doc.clone(), slot.path.clone()), re_rooted.as_ref().map_or("true".into(), text));
+        let pair = (
+            (slot.doc.clone(), slot.path.clone()),
+            re_rooted.as_ref().map_or("true".into(), text),
+        );
         if !self.following.insert(pair.clone()) {
             return (nothing(&slot.doc, &slot.path), schema);
         }
@@ -217,7 +272,13 @@ impl Naive<'_> {
         reached.unwrap_or((nothing(&hop.doc, &hop.path), re_rooted))
     }
 
-    fn enter(&mut self, hop: &Hop, rest: Vec<String>, last: Last, schema: Option<Schema>) -> Option<(Node, Option<Schema>)> {
+    fn enter(
+        &mut self,
+        hop: &Hop,
+        rest: Vec<String>,
+        last: Last,
+        schema: Option<Schema>,
+    ) -> Option<(Node, Option<Schema>)> {
         let root = self.load(&hop.doc)?;
         let mut read = 0;
         let mut value = root.clone();
@@ -227,7 +288,9 @@ impl Naive<'_> {
                 Value::Object(object) => object.get(segment).cloned(),
                 Value::Array(array) => match segment.as_str() {
                     "length" => Some(Value::from(array.len() as f64)),
-                    _ => index_rank(segment.as_bytes()).and_then(|i| array.get(i as usize)).cloned(),
+                    _ => index_rank(segment.as_bytes())
+                        .and_then(|i| array.get(i as usize))
+                        .cloned(),
                 },
                 _ => return None,
             };
@@ -247,7 +310,11 @@ impl Naive<'_> {
             false => (read.max(1), value),
         };
         let (path, unread) = hop.path.split_at(read);
-        let node = Node { doc: hop.doc.clone(), path: path.to_vec(), value };
+        let node = Node {
+            doc: hop.doc.clone(),
+            path: path.to_vec(),
+            value,
+        };
         let rest = unread.iter().cloned().chain(rest).collect();
         Some(self.path_walk(node, rest, schema, last))
     }
@@ -255,7 +322,9 @@ impl Naive<'_> {
     /// True when the node satisfies the schema.
     fn walk(&mut self, node: Node, schema: Schema) -> bool {
         for union in ["anyOf", "oneOf"] {
-            let Some(options) = schema.keyword(union).and_then(Value::as_array) else { continue };
+            let Some(options) = schema.keyword(union).and_then(Value::as_array) else {
+                continue;
+            };
             let mut options: Vec<Schema> = options
                 .elements()
                 .filter(|(_, option)| option.as_bool() != Some(false))
@@ -275,7 +344,11 @@ impl Naive<'_> {
                     matches += usize::from(self.walk(node.clone(), option));
                 }
             }
-            return if union == "anyOf" { matches > 0 } else { matches == 1 };
+            return if union == "anyOf" {
+                matches > 0
+            } else {
+                matches == 1
+            };
         }
         if schema.is_true_like() && !schema.is_handle() {
             self.everything(node);
@@ -310,17 +383,24 @@ impl Naive<'_> {
                     if !is_marker(&child) {
                         let mut path = node.path.clone();
                         path.push(name.to_string());
-                        let slot = Node { doc: node.doc.clone(), path, value: member.clone() };
+                        let slot = Node {
+                            doc: node.doc.clone(),
+                            path,
+                            value: member.clone(),
+                        };
                         if !self.walk(slot, child) {
                             failed.insert(name.to_string());
                         }
                     }
                 }
                 let required = schema.keyword("required").and_then(Value::as_array);
-                required.into_iter().flat_map(|names| names.elements()).all(|(_, name)| {
-                    let name = name.as_str().unwrap();
-                    object.contains_key(name) && !failed.contains(name)
-                })
+                required
+                    .into_iter()
+                    .flat_map(|names| names.elements())
+                    .all(|(_, name)| {
+                        let name = name.as_str().unwrap();
+                        object.contains_key(name) && !failed.contains(name)
+                    })
             }
             _ => true,
         };
@@ -346,7 +426,11 @@ impl Naive<'_> {
         let item = narrow(&mut self.pool, schema, &[index.to_string().as_str().into()]);
         let mut path = array.path.clone();
         path.push(index.to_string());
-        let mut node = Node { doc: array.doc.clone(), path: path.clone(), value: element.clone() };
+        let mut node = Node {
+            doc: array.doc.clone(),
+            path: path.clone(),
+            value: element.clone(),
+        };
         let mut under = item.clone();
         if payload(element).is_some() {
             let hop = self.hop(&node, &[], Some(&item));
@@ -363,7 +447,9 @@ impl Naive<'_> {
             node.path = vec!["value".into()];
         }
         self.walk(node, under)
-            || [TypeName::Undefined, TypeName::Null].iter().any(|ty| type_check(&mut self.pool, &item, *ty) != Verdict::No)
+            || [TypeName::Undefined, TypeName::Null]
+                .iter()
+                .any(|ty| type_check(&mut self.pool, &item, *ty) != Verdict::No)
     }
 
     fn everything(&mut self, node: Node) {
@@ -375,14 +461,24 @@ impl Naive<'_> {
             return;
         }
         let members: Vec<(String, Value, bool)> = match &node.value {
-            Value::Object(object) => object.iter().map(|(k, v)| (k.to_string(), v.clone(), false)).collect(),
-            Value::Array(array) => array.elements().map(|(i, v)| (i.to_string(), v.clone(), true)).collect(),
+            Value::Object(object) => object
+                .iter()
+                .map(|(k, v)| (k.to_string(), v.clone(), false))
+                .collect(),
+            Value::Array(array) => array
+                .elements()
+                .map(|(i, v)| (i.to_string(), v.clone(), true))
+                .collect(),
             _ => Vec::new(),
         };
         for (segment, value, element) in members {
             let mut path = node.path.clone();
             path.push(segment);
-            let child = Node { doc: node.doc.clone(), path, value };
+            let child = Node {
+                doc: node.doc.clone(),
+                path,
+                value,
+            };
             match element && payload(&child.value).is_some() {
                 true => self.everything_behind(child, true),
                 false => self.everything(child),
@@ -412,4 +508,3 @@ impl Naive<'_> {
         }
     }
 }
-

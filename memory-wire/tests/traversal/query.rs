@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use memory_wire::traverse::{
-    Ctx, DocKey, DocSource, MAX_OPEN_PLACES, Memo, Mode, Outcome, Root, SchemaPool, Seen, Selector, Tracker, TraverseError, visit,
+    Ctx, DocKey, DocSource, MAX_OPEN_PLACES, Memo, Mode, Outcome, Root, SchemaPool, Seen, Selector, Tracker,
+    TraverseError, visit,
 };
 use memory_wire::{EntityId, Scope, ScopeIdentity, ScopeKey, SpaceId};
 use serde_json::Value as Json;
@@ -27,12 +28,24 @@ fn query_with(line: &Json, skip_walked: bool) -> Result<(), String> {
         .iter()
         .map(|root| {
             let selector = &root["selector"];
-            let selector = Selector::from_root(&line::path(&selector["path"]), line::schema(selector.get("schema")));
-            let scope = root["scope"].as_str().map_or(Scope::Space, |s| Scope::from_name(s).unwrap());
+            let selector = Selector::from_root(
+                &line::path(&selector["path"]),
+                line::schema(selector.get("schema")),
+            );
+            let scope = root["scope"]
+                .as_str()
+                .map_or(Scope::Space, |s| Scope::from_name(s).unwrap());
             (root["id"].as_str().unwrap().into(), scope, selector)
         })
         .collect();
-    let walked = walk_roots(&mut documents, &mut tracker, &space, &identity, &roots, skip_walked);
+    let walked = walk_roots(
+        &mut documents,
+        &mut tracker,
+        &space,
+        &identity,
+        &roots,
+        skip_walked,
+    );
     let expect = line.get("ours").unwrap_or(&line["expect"]);
     if let Some(error) = expect.get("error") {
         let mut message = error["message"].as_str().unwrap();
@@ -51,7 +64,9 @@ fn query_with(line: &Json, skip_walked: bool) -> Result<(), String> {
     for doc in expect["docs"].as_array().into_iter().flatten() {
         let (scope_key, id) = doc["key"].as_str().unwrap().split_once('/').unwrap();
         let key = DocKey::new(space.clone(), ScopeKey::parse(scope_key).unwrap(), id.into());
-        if !tracker.contains(&key) || documents.load(&key).unwrap().is_some() != doc["present"].as_bool().unwrap() {
+        if !tracker.contains(&key)
+            || documents.load(&key).unwrap().is_some() != doc["present"].as_bool().unwrap()
+        {
             return Err(format!("document {key} differs"));
         }
     }
@@ -81,7 +96,13 @@ fn walk_roots(
     for (id, scope, selector) in roots {
         let key = DocKey::new(space.clone(), ScopeKey::resolve(*scope, identity)?, id.clone());
         let document = source.load(&key).unwrap();
-        let root = Root { space: space.clone(), id: id.clone(), scope: *scope, explicit: None, document };
+        let root = Root {
+            space: space.clone(),
+            id: id.clone(),
+            scope: *scope,
+            explicit: None,
+            document,
+        };
         last = Some(visit(source, &mut ctx, &root, selector)?);
     }
     Ok(last)
@@ -99,12 +120,20 @@ fn compare_tracked(tracker: &Tracker, expect: &Json, home: &SpaceId) -> Result<(
         if !key.starts_with(&format!("{home}/")) {
             continue;
         }
-        let mut selectors: Vec<String> =
-            selectors.as_array().unwrap().iter().map(|s| line::selector_text(&line::selector(s))).collect();
+        let mut selectors: Vec<String> = selectors
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|s| line::selector_text(&line::selector(s)))
+            .collect();
         selectors.sort();
         theirs.insert(key.clone(), selectors);
     }
-    if ours == theirs { Ok(()) } else { Err(format!("tracked\n  ours   {ours:#?}\n  theirs {theirs:#?}")) }
+    if ours == theirs {
+        Ok(())
+    } else {
+        Err(format!("tracked\n  ours   {ours:#?}\n  theirs {theirs:#?}"))
+    }
 }
 
 pub(crate) fn walk(line: &Json) -> Result<(), String> {
@@ -114,7 +143,8 @@ pub(crate) fn walk(line: &Json) -> Result<(), String> {
     let mut tracker = Tracker::new();
     let selector = Selector::from_root(&[], line::schema(line.get("schema")));
     let roots = [(line["root"].as_str().unwrap().into(), Scope::Space, selector)];
-    let outcome = walk_roots(&mut documents, &mut tracker, &space, &identity, &roots, true).map_err(|e| e.to_string())?;
+    let outcome = walk_roots(&mut documents, &mut tracker, &space, &identity, &roots, true)
+        .map_err(|e| e.to_string())?;
     let ours = match outcome {
         Some(Ok(())) => Json::from("ok"),
         Some(Err(failure)) => serde_json::json!({ "fail": failure.as_str() }),

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use memory_wire::traverse::{
-    Addr, Dep, DocKey, DocSource, Follow, Handle, LazyError, LazyRead, Link, Node, NodeIx, ReadRequest, SchemaPool,
-    SourceError, Tree, read as read_value, read_lazily, resolve_link,
+    Addr, Dep, DocKey, DocSource, Follow, Handle, LazyError, LazyRead, Link, Node, NodeIx, ReadRequest,
+    SchemaPool, SourceError, Tree, read as read_value, read_lazily, resolve_link,
 };
 use memory_wire::{EntityId, Scope, ScopeIdentity, SpaceId, Value};
 use serde_json::{Value as Json, json};
@@ -53,7 +53,11 @@ pub(crate) fn address(at: &Addr) -> Json {
 }
 
 fn id_text(id: &EntityId) -> String {
-    if id.is_inline() { "data:*".into() } else { id.to_string() }
+    if id.is_inline() {
+        "data:*".into()
+    } else {
+        id.to_string()
+    }
 }
 
 /// How deep the lines print cyclic values.
@@ -73,7 +77,10 @@ impl Opened<'_> {
             Node::Object { at, members } => {
                 self.place(pointer, at);
                 let members = members.iter().map(|(key, member)| {
-                    (key.to_string(), self.node(tree, *member, &format!("{pointer}/{key}"), depth + 1))
+                    (
+                        key.to_string(),
+                        self.node(tree, *member, &format!("{pointer}/{key}"), depth + 1),
+                    )
                 });
                 Json::Object(members.collect())
             }
@@ -109,7 +116,11 @@ impl Opened<'_> {
             memory_wire::ScopeKey::resolve(at.scope, self.identity).unwrap(),
             at.id.clone(),
         );
-        let value = self.source.load(&key).unwrap().and_then(|root| root.at_path(&text_path(&at)).cloned());
+        let value = self
+            .source
+            .load(&key)
+            .unwrap()
+            .and_then(|root| root.at_path(&text_path(&at)).cloned());
         let opened = match value {
             None => json!({ "@undefined": true }),
             Some(Value::Object(object)) => {
@@ -167,7 +178,9 @@ pub(crate) fn handle_json(handle: &Handle) -> Json {
 
 fn to_json(value: &Value) -> Json {
     match value {
-        Value::Object(object) => Json::Object(object.iter().map(|(k, v)| (k.to_string(), to_json(v))).collect()),
+        Value::Object(object) => {
+            Json::Object(object.iter().map(|(k, v)| (k.to_string(), to_json(v))).collect())
+        }
         Value::Array(array) => Json::Array(array.elements().map(|(_, v)| to_json(v)).collect()),
         leaf_value => leaf(leaf_value),
     }
@@ -189,15 +202,30 @@ pub(crate) fn start(line: &Json) -> Link {
     let at = &line["at"];
     let mut path = vec!["value".into()];
     path.extend(line::path(&at["path"]));
-    let scope = at["scope"].as_str().map_or(Scope::Space, |s| Scope::from_name(s).unwrap());
-    let at = Addr { space: SpaceId::from(SPACE), id: at["id"].as_str().unwrap().into(), scope, path };
-    Link { at, schema: line::schema(line.get("schema")) }
+    let scope = at["scope"]
+        .as_str()
+        .map_or(Scope::Space, |s| Scope::from_name(s).unwrap());
+    let at = Addr {
+        space: SpaceId::from(SPACE),
+        id: at["id"].as_str().unwrap().into(),
+        scope,
+        path,
+    };
+    Link {
+        at,
+        schema: line::schema(line.get("schema")),
+    }
 }
 
 pub(crate) fn read(line: &Json) -> Result<(), String> {
     let identity = ScopeIdentity::session("did:key:alice", "s1");
     let documents = Documents::of(&line["documents"], &SpaceId::from(SPACE), &identity);
-    let mut source = Recorder { documents, reads: BTreeSet::new(), shallow: BTreeSet::new(), recording: true };
+    let mut source = Recorder {
+        documents,
+        reads: BTreeSet::new(),
+        shallow: BTreeSet::new(),
+        recording: true,
+    };
     let mut schemas = SchemaPool::new();
     let link = start(line);
     let mut request = ReadRequest::new(&link, &identity);
@@ -206,12 +234,22 @@ pub(crate) fn read(line: &Json) -> Result<(), String> {
     if line["lazy"] == true {
         return lazily(&mut source, &mut schemas, &request, expect);
     }
-    let reading = match (read_value(&mut source, &mut schemas, &request), expect.get("error")) {
+    let reading = match (
+        read_value(&mut source, &mut schemas, &request),
+        expect.get("error"),
+    ) {
         (Ok(reading), None) => reading,
-        (Err(error), Some(expected)) if error.to_string() == expected["message"].as_str().unwrap() => return Ok(()),
+        (Err(error), Some(expected)) if error.to_string() == expected["message"].as_str().unwrap() => {
+            return Ok(());
+        }
         (outcome, expected) => return Err(format!("{outcome:?}, expected error {expected:?}")),
     };
-    let mut opened = Opened { source: &mut source, schemas: &mut schemas, identity: &identity, positions: BTreeMap::new() };
+    let mut opened = Opened {
+        source: &mut source,
+        schemas: &mut schemas,
+        identity: &identity,
+        positions: BTreeMap::new(),
+    };
     // A view is resolved when it is made, also one that a handle then took the place of.
     for node in reading.tree.nodes() {
         if let Node::Live(at) = node {
@@ -220,7 +258,11 @@ pub(crate) fn read(line: &Json) -> Result<(), String> {
     }
     opened.positions.clear();
     let value = opened.node(&reading.tree, reading.root, "", 0);
-    let positions: Json = opened.positions.into_iter().collect::<serde_json::Map<_, _>>().into();
+    let positions: Json = opened
+        .positions
+        .into_iter()
+        .collect::<serde_json::Map<_, _>>()
+        .into();
     if !same(&value, &expect["value"]) {
         return Err(format!("value\n  ours   {value}\n  theirs {}", expect["value"]));
     }
@@ -236,11 +278,19 @@ pub(crate) fn read(line: &Json) -> Result<(), String> {
 
 pub(crate) fn compare_set(what: &str, ours: &BTreeSet<String>, expect: Option<&Json>) -> Result<(), String> {
     let Some(expect) = expect else { return Ok(()) };
-    let theirs = expect.as_array().unwrap().iter().map(|read| read.as_str().unwrap().to_owned());
+    let theirs = expect
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|read| read.as_str().unwrap().to_owned());
     let theirs: BTreeSet<String> = theirs.filter(|read| !read.ends_with(" [\"cfc\"]")).collect();
     let missing: Vec<&String> = theirs.difference(ours).collect();
     let extra: Vec<&String> = ours.difference(&theirs).collect();
-    if missing.is_empty() && extra.is_empty() { Ok(()) } else { Err(format!("{what}: missing {missing:?}, extra {extra:?}")) }
+    if missing.is_empty() && extra.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("{what}: missing {missing:?}, extra {extra:?}"))
+    }
 }
 
 fn lazily(
@@ -252,18 +302,32 @@ fn lazily(
     let entry = read_lazily(source, schemas, request).map_err(|e| e.to_string())?;
     let (reads, shallow) = (source.reads.clone(), source.shallow.clone());
     source.recording = false;
-    let mut opened = Opened { source, schemas, identity: request.identity, positions: BTreeMap::new() };
+    let mut opened = Opened {
+        source,
+        schemas,
+        identity: request.identity,
+        positions: BTreeMap::new(),
+    };
     let value = match (opened.lazy(&entry, ""), expect.get("error")) {
         (Ok(value), None) => value,
-        (Err(error), Some(expected)) if error.to_string() == expected["message"].as_str().unwrap() => return Ok(()),
+        (Err(error), Some(expected)) if error.to_string() == expected["message"].as_str().unwrap() => {
+            return Ok(());
+        }
         (outcome, expected) => return Err(format!("{outcome:?}, expected error {expected:?}")),
     };
-    let positions: Json = opened.positions.into_iter().collect::<serde_json::Map<_, _>>().into();
+    let positions: Json = opened
+        .positions
+        .into_iter()
+        .collect::<serde_json::Map<_, _>>()
+        .into();
     if !same(&value, &expect["value"]) {
         return Err(format!("value\n  ours   {value}\n  theirs {}", expect["value"]));
     }
     if positions != expect["positions"] {
-        return Err(format!("positions\n  ours   {positions}\n  theirs {}", expect["positions"]));
+        return Err(format!(
+            "positions\n  ours   {positions}\n  theirs {}",
+            expect["positions"]
+        ));
     }
     compare_set("reads", &reads, expect.get("reads"))?;
     compare_set("shallow", &shallow, expect.get("shallow"))
