@@ -1,27 +1,19 @@
 //! Links as they are stored (TRV-202, 203, §16): recognising one, and reading its payload against the document it
-//! is stored in. Malformed payloads are told apart here and nowhere else.
+//! is stored in.
 
 use super::place::DocName;
 use super::schema::Schema;
 use super::source::{DeadEnd, DocPath};
 use super::tracker::value_segment;
-use crate::ids::{EntityId, SpaceId};
 use crate::js_string::JsString;
-use crate::scope_key::Scope;
+use crate::link::{self, LinkRef, LinkScope, Regime};
 use crate::value::{Array, Object, Slot, SlotRef, Value};
 
-/// TRV-202: the payload of a stored link; `None` for every other value.
+/// TRV-202: the payload of a stored link; `None` for every other value. Stored data is in the legacy regime.
 pub(super) fn link_payload(value: &Value) -> Option<&Value> {
-    let Value::Object(envelope) = value else {
-        return None;
-    };
-    if envelope.len() != 1 {
-        return None;
-    }
-    match envelope.get("/")? {
-        Value::Object(inside) => inside.get("link@1"),
-        // An array with a key `link@1` does not survive storage.
-        _ => None,
+    match link::link_payload(value, Regime::Legacy)? {
+        LinkRef::Payload(payload) => Some(payload),
+        LinkRef::Object(_) => None,
     }
 }
 
@@ -50,65 +42,23 @@ pub(super) fn is_redirect(payload: &Value) -> bool {
 
 /// TRV-203: reads a payload found in `base`.
 pub(super) fn parse(payload: &Value, base: &DocName) -> Result<ParsedLink, DeadEnd> {
-    let malformed = |field| DeadEnd::MalformedLink { field };
-    let fields = match payload {
-        Value::Object(fields) => Some(fields),
-        Value::Null | Value::Undefined => return Err(malformed("payload")),
-        // A number, a text, an array: no field is found, so the link names its own document's root.
-        _ => None,
+    let fields = LinkRef::Payload(payload).read().ok_or(DeadEnd::MalformedLink)?;
+    let scope = match fields.scope {
+        Some(LinkScope::Of(scope)) => scope,
+        Some(LinkScope::Inherit) | None => base.scope,
     };
-    let field = |name: &str| {
-        fields
-            .and_then(|fields| fields.get(name))
-            .filter(|v| !v.is_undefined())
+    let target = DocName {
+        space: fields.space.unwrap_or_else(|| base.space.clone()),
+        id: fields.id.unwrap_or_else(|| base.id.clone()),
+        scope,
     };
-    let text = |name: &'static str| match field(name) {
-        None => Ok(None),
-        Some(Value::String(text)) if text.is_empty() => Ok(None),
-        Some(Value::String(text)) => text.as_str().map(Some).ok_or(malformed(name)),
-        Some(_) => Err(malformed(name)),
-    };
-    let id = text("id")?.map_or_else(|| base.id.clone(), EntityId::from);
-    let space = text("space")?.map_or_else(|| base.space.clone(), SpaceId::from);
-    let scope = match field("scope") {
-        None => base.scope,
-        Some(Value::String(name)) if *name == "inherit" => base.scope,
-        Some(Value::String(name)) => name
-            .as_str()
-            .and_then(Scope::from_name)
-            .ok_or(malformed("scope"))?,
-        Some(_) => return Err(malformed("scope")),
-    };
-    let path = match field("path") {
-        None => vec![value_segment()],
-        Some(Value::Array(segments)) => {
-            let rest = segments.slots().map(|slot| match slot {
-                SlotRef::Value(Value::String(text)) => Ok(text.clone()),
-                SlotRef::Value(Value::Number(n)) => Ok(number_text(*n)),
-                SlotRef::Value(_) | SlotRef::Holes(_) => Err(malformed("path")),
-            });
-            std::iter::once(Ok(value_segment()))
-                .chain(rest)
-                .collect::<Result<_, _>>()?
-        }
-        Some(_) => return Err(malformed("path")),
-    };
-    let schema = match field("schema") {
+    let path = std::iter::once(value_segment()).chain(fields.path.into_iter().map(JsString::from)).collect();
+    let schema = match fields.schema {
         None => LinkSchema::Absent,
-        Some(schema @ (Value::Bool(_) | Value::Object(_))) => LinkSchema::Present(Schema::of(schema)),
+        Some(schema @ (Value::Bool(_) | Value::Object(_))) => LinkSchema::Present(Schema::of(&schema)),
         Some(_) => LinkSchema::Malformed,
     };
-    let target = DocName { space, id, scope };
     Ok(ParsedLink { target, path, schema })
-}
-
-/// A number as a path segment (ECMAScript `String(n)`).
-fn number_text(n: f64) -> JsString {
-    if n.is_finite() {
-        ryu_js::Buffer::new().format_finite(n).into()
-    } else {
-        n.to_string().replace("inf", "Infinity").into()
-    }
 }
 
 /// What a raw read of a path finds (TRV-201).

@@ -82,11 +82,8 @@ pub struct Link {
 /// Why a place selects nothing although something is stored there (TRV-1004, §16).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DeadEnd {
-    /// The stored link cannot be read: which field, and what was found.
-    MalformedLink {
-        /// The payload field, or `payload`.
-        field: &'static str,
-    },
+    /// The stored link cannot be read: its payload is null, or an address field has a type no address can have.
+    MalformedLink,
     /// The link's schema is neither a boolean nor an object.
     MalformedLinkSchema,
     /// The reader's schema keeps links of this scope out.
