@@ -133,7 +133,7 @@ fn descend_creating<'a>(
             && !object.contains_key(segment)
         {
             let rest = &way[depth + 1..];
-            if rest.iter().any(|middle| looks_like_index(middle)) {
+            if rest.iter().any(looks_like_index) {
                 return Err(missing(whole));
             }
             let receiver = if looks_like_index(last) {

@@ -1,0 +1,69 @@
+//! The first frames of a client, and what a server makes of them; no socket needed.
+
+use memory_wire::codec::{decode, encode};
+use memory_wire::flags::Flags;
+use memory_wire::identity::Signer;
+use memory_wire::ids::{LocalSeq, RequestId, SessionId, SpaceId};
+use memory_wire::message::{
+    ClientCommit, ClientMessage, CommitParts, Hello, Operation, RequestHeader, Transact, parse_client_message,
+};
+use memory_wire::patch::{PatchOp, apply_patches};
+use memory_wire::scope_key::{Scope, ScopeIdentity, ScopeKey};
+use memory_wire::value;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let alice = Signer::from_passphrase("alice");
+    let space = SpaceId::from(
+        Signer::from_passphrase("common user")
+            .derive("demo")
+            .did()
+            .clone(),
+    );
+
+    let hello = ClientMessage::Hello(Hello::new(Flags {
+        pending_read_stacks: true,
+        ..Flags::default()
+    }));
+    println!("client says    {}", hello.encode()?);
+
+    // One commit that counts something up, in alice's own instance of the document.
+    let patch = PatchOp::increment(vec!["value".into(), "count".into()], 1.0, false);
+    let operation = Operation::Patch {
+        id: "of:counter".into(),
+        scope: Scope::User,
+        patches: vec![patch.clone()],
+    };
+    let commit = ClientCommit::build(
+        LocalSeq(1),
+        CommitParts {
+            operations: vec![operation],
+            ..CommitParts::default()
+        },
+    );
+    let header = RequestHeader {
+        request_id: RequestId::from("1"),
+        space,
+        session_id: SessionId::from("s"),
+    };
+    let frame = ClientMessage::Transact(Transact {
+        header,
+        commit: commit.value,
+    })
+    .encode()?;
+    println!("client commits {frame}");
+
+    // The server reads the frame, resolves which stored instance is meant, and applies the patch.
+    let ClientMessage::Transact(request) = parse_client_message(&frame)? else {
+        return Ok(());
+    };
+    let received = ClientCommit::from_value(&request.commit)?;
+    let identity = ScopeIdentity::session(alice.did().clone(), request.header.session_id);
+    let Some((id, scope)) = received.operations[0].target() else {
+        return Ok(());
+    };
+    let key = ScopeKey::resolve(scope, &identity)?;
+    let document = apply_patches(&decode(r#"fvj1:{"value":{"count":41}}"#)?, &[patch])?;
+    println!("server stores  {} {} = {}", id, key.as_str(), encode(&document)?);
+    assert_eq!(encode(&document)?, encode(&value!({ "value": { "count": 42 } }))?);
+    Ok(())
+}
