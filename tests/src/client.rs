@@ -11,9 +11,9 @@ use memory_wire::auth::sign_session_open;
 use memory_wire::flags::Flags;
 use memory_wire::identity::Signer;
 use memory_wire::message::{
-    AppliedCommit, ClientCommit, ClientMessage, CommitParts, GraphQuery, Hello, RequestHeader, Root, ServerMessage,
-    SessionDescriptor, SessionOpen, SessionOpenOk, Transact, Watch, WatchKind, WatchOk, WatchRequest,
-    parse_server_message,
+    AppliedCommit, ClientCommit, ClientMessage, CommitParts, GraphQuery, Hello, RequestHeader, Root,
+    ServerMessage, SessionDescriptor, SessionOpen, SessionOpenOk, Transact, Watch, WatchKind, WatchOk,
+    WatchRequest, parse_server_message,
 };
 use memory_wire::{EntityId, LocalSeq, RequestId, Scope, Seq, SessionId, SpaceId, Value, WireError};
 use tokio::net::TcpStream;
@@ -76,20 +76,29 @@ pub struct Session {
 
 impl Session {
     fn header(&self, request_id: RequestId) -> RequestHeader {
-        RequestHeader { request_id, space: self.space.clone(), session_id: self.id.clone() }
+        RequestHeader {
+            request_id,
+            space: self.space.clone(),
+            session_id: self.id.clone(),
+        }
     }
 }
 
 /// Unix seconds now.
 pub fn now_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_secs())
 }
 
 impl Client {
     /// Connects and says hello.
     pub async fn connect(url: &str) -> Result<Client> {
         let (mut sink, mut stream) = Client::connect_raw(url).await?.split();
-        sink.send(Message::text(ClientMessage::Hello(Hello::new(client_flags())).encode()?)).await?;
+        sink.send(Message::text(
+            ClientMessage::Hello(Hello::new(client_flags())).encode()?,
+        ))
+        .await?;
         let text = next_text(&mut stream).await?.context("closed before hello.ok")?;
         match parse_server_message(&text).map_err(|e| anyhow::anyhow!("unreadable frame {e:?}: {text}"))? {
             ServerMessage::HelloOk(ok) => Ok(Client {
@@ -108,21 +117,39 @@ impl Client {
 
     /// A bare socket, for hostile frames.
     pub async fn connect_raw(url: &str) -> Result<Socket> {
-        Ok(tokio_tungstenite::connect_async(url).await.with_context(|| format!("connecting to {url}"))?.0)
+        Ok(tokio_tungstenite::connect_async(url)
+            .await
+            .with_context(|| format!("connecting to {url}"))?
+            .0)
     }
 
     /// Opens a fresh session with a minted id.
     pub async fn open(&mut self, space: &SpaceId, signer: &Arc<Signer>) -> Result<Session> {
         let id = SessionId::from(uuid::Uuid::new_v4().to_string());
-        self.open_as(space, signer, id, None, None).await?.map_err(|e| anyhow::anyhow!("session.open refused: {e:?}"))
+        self.open_as(space, signer, id, None, None)
+            .await?
+            .map_err(|e| anyhow::anyhow!("session.open refused: {e:?}"))
     }
 
     /// Resumes a session, on this or another connection, from `seen`.
-    pub async fn resume(&mut self, session: &Session, seen: Seq) -> Result<std::result::Result<Session, WireError>> {
+    pub async fn resume(
+        &mut self,
+        session: &Session,
+        seen: Seq,
+    ) -> Result<std::result::Result<Session, WireError>> {
         let opened = self
-            .open_as(&session.space, &session.signer, session.id.clone(), Some(session.token.clone()), Some(seen))
+            .open_as(
+                &session.space,
+                &session.signer,
+                session.id.clone(),
+                Some(session.token.clone()),
+                Some(seen),
+            )
             .await?;
-        Ok(opened.map(|s| Session { next_local: session.next_local, ..s }))
+        Ok(opened.map(|s| Session {
+            next_local: session.next_local,
+            ..s
+        }))
     }
 
     /// `session.open` with everything spelled out.
@@ -160,7 +187,8 @@ impl Client {
         match self.response(&request_id).await? {
             Err(error) => Ok(Err(error)),
             Ok(body) => {
-                let opened = SessionOpenOk::from_value(&body).map_err(|e| anyhow::anyhow!("{e:?} in {body:?}"))?;
+                let opened =
+                    SessionOpenOk::from_value(&body).map_err(|e| anyhow::anyhow!("{e:?} in {body:?}"))?;
                 self.challenge = opened.session_open.clone();
                 let session = Session {
                     space: space.clone(),
@@ -170,7 +198,10 @@ impl Client {
                     next_local: 1,
                     opened,
                 };
-                let mirror = self.mirrors.entry((space.clone(), session.id.clone())).or_default();
+                let mirror = self
+                    .mirrors
+                    .entry((space.clone(), session.id.clone()))
+                    .or_default();
                 if let Some(sync) = &session.opened.sync {
                     mirror.apply(sync);
                 }
@@ -209,37 +240,58 @@ impl Client {
     }
 
     async fn receive(&mut self) -> Result<ServerMessage> {
-        let text = next_text(&mut self.stream).await?.context("the server closed the connection")?;
-        let message = parse_server_message(&text).map_err(|e| anyhow::anyhow!("unreadable frame {e:?}: {text}"))?;
+        let text = next_text(&mut self.stream)
+            .await?
+            .context("the server closed the connection")?;
+        let message =
+            parse_server_message(&text).map_err(|e| anyhow::anyhow!("unreadable frame {e:?}: {text}"))?;
         self.received.push(text);
         if let ServerMessage::Effect(effect) = &message {
-            self.mirrors.entry((effect.space.clone(), effect.session_id.clone())).or_default().apply(&effect.sync);
+            self.mirrors
+                .entry((effect.space.clone(), effect.session_id.clone()))
+                .or_default()
+                .apply(&effect.sync);
         }
         Ok(message)
     }
 
     /// The answer to one request; frames that come first are applied to their mirrors and kept for [`Client::next`].
-    pub async fn response(&mut self, request_id: &RequestId) -> Result<std::result::Result<Value, WireError>> {
+    pub async fn response(
+        &mut self,
+        request_id: &RequestId,
+    ) -> Result<std::result::Result<Value, WireError>> {
         loop {
             match self.receive().await? {
-                ServerMessage::Response(response) if response.request_id == *request_id => return Ok(response.result),
+                ServerMessage::Response(response) if response.request_id == *request_id => {
+                    return Ok(response.result);
+                }
                 other => self.waiting.push_back(other),
             }
         }
     }
 
     /// Sends a commit without waiting for its verdict.
-    pub async fn submit(&mut self, session: &mut Session, parts: CommitParts) -> Result<(RequestId, LocalSeq)> {
+    pub async fn submit(
+        &mut self,
+        session: &mut Session,
+        parts: CommitParts,
+    ) -> Result<(RequestId, LocalSeq)> {
         let local = LocalSeq(session.next_local);
         session.next_local += 1;
-        let request = self.submit_value(session, ClientCommit::build(local, parts).value).await?;
+        let request = self
+            .submit_value(session, ClientCommit::build(local, parts).value)
+            .await?;
         Ok((request, local))
     }
 
     /// Sends a commit value as it is.
     pub async fn submit_value(&mut self, session: &Session, commit: Value) -> Result<RequestId> {
         let request_id = self.mint_request();
-        self.send(&ClientMessage::Transact(Transact { header: session.header(request_id.clone()), commit })).await?;
+        self.send(&ClientMessage::Transact(Transact {
+            header: session.header(request_id.clone()),
+            commit,
+        }))
+        .await?;
         Ok(request_id)
     }
 
@@ -251,16 +303,20 @@ impl Client {
     ) -> Result<std::result::Result<AppliedCommit, WireError>> {
         let (request, _) = self.submit(session, parts).await?;
         match self.response(&request).await? {
-            Ok(body) => {
-                Ok(Ok(AppliedCommit::from_value(&body).map_err(|e| anyhow::anyhow!("{e:?} in {body:?}"))?))
-            }
+            Ok(body) => Ok(Ok(
+                AppliedCommit::from_value(&body).map_err(|e| anyhow::anyhow!("{e:?} in {body:?}"))?
+            )),
             Err(error) => Ok(Err(error)),
         }
     }
 
     /// Replaces the watches by one graph watch over `roots`.
     pub async fn watch(&mut self, session: &Session, roots: Vec<Root>) -> Result<WatchOk> {
-        let watch = Watch { id: "w".into(), kind: WatchKind::Graph, query: GraphQuery::of(roots) };
+        let watch = Watch {
+            id: "w".into(),
+            kind: WatchKind::Graph,
+            query: GraphQuery::of(roots),
+        };
         let request_id = self.mint_request();
         let message = ClientMessage::WatchSet(WatchRequest {
             header: session.header(request_id.clone()),
@@ -268,10 +324,15 @@ impl Client {
             views: None,
         });
         self.send(&message).await?;
-        let body =
-            self.response(&request_id).await?.map_err(|e| anyhow::anyhow!("session.watch.set refused: {e:?}"))?;
+        let body = self
+            .response(&request_id)
+            .await?
+            .map_err(|e| anyhow::anyhow!("session.watch.set refused: {e:?}"))?;
         let ok = WatchOk::from_value(&body).map_err(|e| anyhow::anyhow!("{e:?} in {body:?}"))?;
-        self.mirrors.entry((session.space.clone(), session.id.clone())).or_default().apply(&ok.sync);
+        self.mirrors
+            .entry((session.space.clone(), session.id.clone()))
+            .or_default()
+            .apply(&ok.sync);
         Ok(ok)
     }
 
@@ -284,9 +345,16 @@ impl Client {
     }
 
     /// Receives until `done` holds of the session's mirror.
-    pub async fn until(&mut self, session: &Session, what: &str, done: impl Fn(&Mirror) -> bool) -> Result<()> {
+    pub async fn until(
+        &mut self,
+        session: &Session,
+        what: &str,
+        done: impl Fn(&Mirror) -> bool,
+    ) -> Result<()> {
         while !done(self.mirror(session)) {
-            self.receive().await.with_context(|| format!("waiting until {what}"))?;
+            self.receive()
+                .await
+                .with_context(|| format!("waiting until {what}"))?;
         }
         Ok(())
     }
@@ -296,7 +364,10 @@ impl Client {
     pub async fn settled(&mut self, session: &Session, seq: Seq) -> Result<()> {
         let id = EntityId::from(memory_wire::well_known::WATERMARK_DOCUMENT);
         self.until(session, &format!("the watermark passes {seq}"), |mirror| {
-            let w = mirror.value(&id, Scope::Space).and_then(|v| v.member("seq")).and_then(Value::as_u64);
+            let w = mirror
+                .value(&id, Scope::Space)
+                .and_then(|v| v.member("seq"))
+                .and_then(Value::as_u64);
             w.is_some_and(|w| w >= seq.0)
         })
         .await
@@ -313,7 +384,10 @@ impl Client {
     /// Receives until the server closes, and returns the close code.
     pub async fn closed(mut self) -> Result<Option<u16>> {
         loop {
-            match tokio::time::timeout(PATIENCE, self.stream.next()).await.context("no close")? {
+            match tokio::time::timeout(PATIENCE, self.stream.next())
+                .await
+                .context("no close")?
+            {
                 Some(Ok(Message::Close(frame))) => return Ok(frame.map(|f| f.code.into())),
                 Some(Ok(_)) => {}
                 Some(Err(_)) | None => return Ok(None),
@@ -325,7 +399,10 @@ impl Client {
 /// The next text frame; `None` when the server closed.
 async fn next_text(stream: &mut SplitStream<Socket>) -> Result<Option<String>> {
     loop {
-        match tokio::time::timeout(PATIENCE, stream.next()).await.context("no frame came")? {
+        match tokio::time::timeout(PATIENCE, stream.next())
+            .await
+            .context("no frame came")?
+        {
             Some(Ok(Message::Text(text))) => return Ok(Some(text.to_string())),
             Some(Ok(Message::Close(_))) | None => return Ok(None),
             Some(Ok(_)) => {}

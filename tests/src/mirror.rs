@@ -26,23 +26,43 @@ impl Mirror {
     /// Applies one frame. Panics on a frame that the protocol forbids: a position that goes back, or a document
     /// whose seq does.
     pub fn apply(&mut self, sync: &SessionSync) {
-        assert!(sync.to_seq >= self.position, "frame to {} after {}", sync.to_seq, self.position);
+        assert!(
+            sync.to_seq >= self.position,
+            "frame to {} after {}",
+            sync.to_seq,
+            self.position
+        );
         self.position = sync.to_seq;
         for upsert in &sync.upserts {
             let key = (upsert.id.clone(), upsert.scope);
             let before = self.documents.get(&key).map_or(Seq(0), |held| held.seq);
-            assert!(upsert.seq >= before, "{} went back from {before} to {}", upsert.id, upsert.seq);
+            assert!(
+                upsert.seq >= before,
+                "{} went back from {before} to {}",
+                upsert.id,
+                upsert.seq
+            );
             let document = match &upsert.content {
                 UpsertContent::Doc(document) => Some(document.clone()),
                 UpsertContent::Deleted => None,
             };
-            self.documents.insert(key, Held { seq: upsert.seq, document });
+            self.documents.insert(
+                key,
+                Held {
+                    seq: upsert.seq,
+                    document,
+                },
+            );
         }
         for remove in &sync.removes {
             self.documents.remove(&(remove.id.clone(), remove.scope));
         }
         if let Some(marker) = sync.caught_up_local_seq {
-            assert!(marker >= self.caught_up, "marker went back from {} to {marker}", self.caught_up);
+            assert!(
+                marker >= self.caught_up,
+                "marker went back from {} to {marker}",
+                self.caught_up
+            );
             self.caught_up = marker;
         }
     }
@@ -69,6 +89,8 @@ impl Mirror {
 
     /// Everything held.
     pub fn documents(&self) -> impl Iterator<Item = (&EntityId, Scope, &Held)> + '_ {
-        self.documents.iter().map(|((id, scope), held)| (id, *scope, held))
+        self.documents
+            .iter()
+            .map(|((id, scope), held)| (id, *scope, held))
     }
 }

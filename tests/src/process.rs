@@ -29,12 +29,20 @@ pub struct Launch {
 impl Launch {
     /// `space-server serve` on `data`.
     pub fn serve(data: &Path) -> Launch {
-        Launch { verb: "serve", data: data.to_owned(), environment: Vec::new(), arguments: Vec::new() }
+        Launch {
+            verb: "serve",
+            data: data.to_owned(),
+            environment: Vec::new(),
+            arguments: Vec::new(),
+        }
     }
 
     /// `space-server demo` on `data`.
     pub fn demo(data: &Path) -> Launch {
-        Launch { verb: "demo", ..Launch::serve(data) }
+        Launch {
+            verb: "demo",
+            ..Launch::serve(data)
+        }
     }
 
     /// Sets an environment variable of the child.
@@ -69,7 +77,10 @@ impl Launch {
         let address = loop {
             match lines.next() {
                 Some(Ok(line)) => {
-                    if let Some(url) = line.split_whitespace().find_map(|word| word.strip_prefix("http://")) {
+                    if let Some(url) = line
+                        .split_whitespace()
+                        .find_map(|word| word.strip_prefix("http://"))
+                    {
                         break url.trim_end_matches('/').to_owned();
                     }
                 }
@@ -78,7 +89,11 @@ impl Launch {
             }
         };
         let drain = std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
-        Ok(SpaceServer { child, address, _drain: drain })
+        Ok(SpaceServer {
+            child,
+            address,
+            _drain: drain,
+        })
     }
 }
 
@@ -100,7 +115,11 @@ impl SpaceServer {
 
     /// The body of an HTTP route.
     pub fn get(&self, path: &str) -> Result<String> {
-        Ok(ureq::get(&self.url(path)).call().with_context(|| format!("GET {path}"))?.body_mut().read_to_string()?)
+        Ok(ureq::get(&self.url(path))
+            .call()
+            .with_context(|| format!("GET {path}"))?
+            .body_mut()
+            .read_to_string()?)
     }
 
     /// A JSON route, parsed.
@@ -127,7 +146,9 @@ impl SpaceServer {
 
     /// Asks it to stop with a signal (`TERM`, `INT`) and waits; the exit must be clean.
     pub fn stop(mut self, signal: &str) -> Result<()> {
-        let sent = Command::new("kill").args([&format!("-{signal}"), &self.pid().to_string()]).status()?;
+        let sent = Command::new("kill")
+            .args([&format!("-{signal}"), &self.pid().to_string()])
+            .status()?;
         anyhow::ensure!(sent.success(), "kill -{signal} failed");
         let status = self.child.wait().context("wait")?;
         anyhow::ensure!(status.success(), "space-server ended with {status} on {signal}");
@@ -159,11 +180,24 @@ fn build() -> Result<PathBuf> {
     let profile_dir = test
         .ancestors()
         .skip(1)
-        .find(|dir| dir.file_name().is_some_and(|name| name == "debug" || name == "release"))
+        .find(|dir| {
+            dir.file_name()
+                .is_some_and(|name| name == "debug" || name == "release")
+        })
         .context("the test binary is not below a cargo profile directory")?;
-    let target_dir = profile_dir.parent().context("the profile directory has no parent")?;
+    let target_dir = profile_dir
+        .parent()
+        .context("the profile directory has no parent")?;
     let mut cargo = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
-    cargo.args(["build", "--quiet", "--package", "space-server", "--bin", "space-server", "--target-dir"]);
+    cargo.args([
+        "build",
+        "--quiet",
+        "--package",
+        "space-server",
+        "--bin",
+        "space-server",
+        "--target-dir",
+    ]);
     cargo.arg(target_dir).current_dir(env!("CARGO_MANIFEST_DIR"));
     if profile_dir.ends_with("release") {
         cargo.arg("--release");
