@@ -36,7 +36,7 @@ pub use server::{
 };
 pub use sync::{Remove, SessionSync, Upsert, UpsertContent};
 pub use view::{
-    OnExceed, PlanAddress, PlanBasis, PlanError, PlanFingerprint, PlanInput, PlanPiece, PlanProducer,
+    OnExceed, PlanAddress, PlanError, PlanFingerprint, PlanFingerprints, PlanInput, PlanPiece, PlanProducer,
     ReadCeiling, ViewInterest, ViewMode, ViewPlan, ViewQuery,
 };
 

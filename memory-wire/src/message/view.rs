@@ -245,9 +245,9 @@ pub struct PlanFingerprint {
     pub fingerprint: String,
 }
 
-/// What a producer's last run stood on and made.
+/// What a producer's last run stood on and made; the wire calls it `basis`, and it is no basis row.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlanBasis {
+pub struct PlanFingerprints {
     /// What it read.
     pub reads: Vec<PlanFingerprint>,
     /// What it wrote.
@@ -262,7 +262,7 @@ pub struct PlanProducer {
     /// Where it writes.
     pub writes: Vec<PlanAddress>,
     /// What its last run stood on, if known.
-    pub basis: Option<PlanBasis>,
+    pub fingerprints: Option<PlanFingerprints>,
 }
 
 /// Why a node of a plan failed.
@@ -341,9 +341,9 @@ fn values<T>(items: &[T], to_value: impl Fn(&T) -> Value) -> Vec<Value> {
 
 impl PlanProducer {
     fn from_value(value: &Value) -> Parsed<PlanProducer> {
-        let basis = match value.member("basis") {
+        let fingerprints = match value.member("basis") {
             None => None,
-            Some(basis) => Some(PlanBasis {
+            Some(basis) => Some(PlanFingerprints {
                 reads: each(basis, "reads", fingerprint)?,
                 outputs: each(basis, "outputs", fingerprint)?,
             }),
@@ -362,7 +362,7 @@ impl PlanProducer {
             "writes",
             values(&self.writes, |write| address_object(write).into()),
         );
-        if let Some(basis) = &self.basis {
+        if let Some(basis) = &self.fingerprints {
             let mut parts = Object::new();
             parts.insert("reads", values(&basis.reads, fingerprint_value));
             parts.insert("outputs", values(&basis.outputs, fingerprint_value));
