@@ -73,7 +73,12 @@ pub fn spot_cause(link: &Link) -> Value {
 }
 
 fn path_cause(link: &Link) -> Value {
-    Value::from(link.path.iter().map(|segment| Value::from(segment.as_str())).collect::<Vec<_>>())
+    Value::from(
+        link.path
+            .iter()
+            .map(|segment| Value::from(segment.as_str()))
+            .collect::<Vec<_>>(),
+    )
 }
 
 // --- standing derivations (RUN-802) ----------------------------------------------------------------------------
@@ -85,7 +90,9 @@ pub fn argument_document(result: &Link) -> EntityId {
 
 /// Internal document `partial_cause` of the piece `result`; does not depend on its scope.
 pub fn internal_document(result: &EntityId, partial_cause: &Value) -> EntityId {
-    entity_for(value!({ "parent": (entity_cause(result)), "type": "internal", "cause": (partial_cause.clone()) }))
+    entity_for(
+        value!({ "parent": (entity_cause(result)), "type": "internal", "cause": (partial_cause.clone()) }),
+    )
 }
 
 /// Result document of a child piece whose output goes to `output`, the resolved redirect.
@@ -232,13 +239,21 @@ pub struct Frame {
 impl Frame {
     /// The frame of a derivation.
     pub fn derivation(cause: Value) -> Frame {
-        Frame { cause, counter: Cell::new(0), handler: false }
+        Frame {
+            cause,
+            counter: Cell::new(0),
+            handler: false,
+        }
     }
 
     /// The frame of one handling: the handler's bound inputs in causal form, and the event.
     pub fn handler(mut inputs: Object, event: &EventId) -> Frame {
         inputs.insert("$event", event.as_str());
-        Frame { cause: Value::Object(inputs), counter: Cell::new(0), handler: true }
+        Frame {
+            cause: Value::Object(inputs),
+            counter: Cell::new(0),
+            handler: true,
+        }
     }
 
     /// The cause.

@@ -68,7 +68,10 @@ pub enum PieceOf {
 
 /// RUN-811: follows `result` links from any document of a piece.
 pub fn find_piece(tx: &RunTx, document: &Link) -> Result<PieceOf, RunnerError> {
-    let mut at = Link { path: Vec::new(), ..document.clone() };
+    let mut at = Link {
+        path: Vec::new(),
+        ..document.clone()
+    };
     let mut seen: Vec<Link> = Vec::new();
     let mut unloaded = Vec::new();
     for _ in 0..=MAX_PARENTS {
@@ -80,11 +83,21 @@ pub fn find_piece(tx: &RunTx, document: &Link) -> Result<PieceOf, RunnerError> {
         if storage.should_pull(&at.space, &at.id, at.scope, tx.scope_identity().as_ref()) {
             unloaded.push(at.clone());
         }
-        if let Some(identity) = meta(tx, &at, field::PATTERN_IDENTITY)?.filter(|stored| stored.as_object().is_some()) {
+        if let Some(identity) =
+            meta(tx, &at, field::PATTERN_IDENTITY)?.filter(|stored| stored.as_object().is_some())
+        {
             return Ok(PieceOf::Found { root: at, identity });
         }
-        match meta(tx, &at, field::RESULT)?.as_ref().and_then(|stored| Link::parse(stored, &at)) {
-            Some(parent) => at = Link { path: Vec::new(), ..parent },
+        match meta(tx, &at, field::RESULT)?
+            .as_ref()
+            .and_then(|stored| Link::parse(stored, &at))
+        {
+            Some(parent) => {
+                at = Link {
+                    path: Vec::new(),
+                    ..parent
+                }
+            }
             None => return Ok(PieceOf::Absent { unloaded }),
         }
     }
@@ -92,7 +105,9 @@ pub fn find_piece(tx: &RunTx, document: &Link) -> Result<PieceOf, RunnerError> {
 }
 
 fn meta(tx: &RunTx, document: &Link, name: &str) -> Result<Option<Value>, RunnerError> {
-    Ok(tx.read(&meta_address(document, name), ReadMeta::RECURSIVE)?.found())
+    Ok(tx
+        .read(&meta_address(document, name), ReadMeta::RECURSIVE)?
+        .found())
 }
 
 fn meta_address(document: &Link, name: &str) -> Address {
@@ -111,10 +126,17 @@ pub fn derived_links(graph: &PatternGraph, result: &Link) -> PieceLinks {
                 InternalKind::Computed => computed(&id),
                 InternalKind::State | InternalKind::Stream => id,
             };
-            (internal.partial_cause.clone(), place(id, internal.scope.max(result.scope)))
+            (
+                internal.partial_cause.clone(),
+                place(id, internal.scope.max(result.scope)),
+            )
         })
         .collect();
-    PieceLinks { result: result.clone(), argument: place(argument_document(result), result.scope), internals }
+    PieceLinks {
+        result: result.clone(),
+        argument: place(argument_document(result), result.scope),
+        internals,
+    }
 }
 
 /// RUN-812: writes a piece's documents in `tx`. With an unchanged identity and no new argument it writes nothing.
@@ -126,7 +148,8 @@ pub fn setup(
     result: &Link,
 ) -> Result<PieceLinks, RunnerError> {
     let links = derived_links(graph, result);
-    let done = meta(tx, result, field::PATTERN_SETUP_IDENTITY)?.is_some_and(|stored| identity.matches(&stored));
+    let done =
+        meta(tx, result, field::PATTERN_SETUP_IDENTITY)?.is_some_and(|stored| identity.matches(&stored));
     if done && argument.is_none() {
         return Ok(links);
     }
@@ -135,7 +158,10 @@ pub fn setup(
         if link.scope != result.scope || exists(tx, link)? {
             continue;
         }
-        tx.write(&meta_address(link, field::RESULT), Some(result.to_value(Some(link))))?;
+        tx.write(
+            &meta_address(link, field::RESULT),
+            Some(result.to_value(Some(link))),
+        )?;
         let seed = match internal.kind {
             InternalKind::Stream => Some(stream_marker()),
             InternalKind::State => internal.default.clone(),
@@ -148,7 +174,10 @@ pub fn setup(
     if argument.is_some() || !exists(tx, &links.argument)? {
         let merged = with_defaults(&graph.argument_schema, argument.unwrap_or(value!({})));
         tx.write(&links.argument.address(), Some(merged))?;
-        tx.write(&meta_address(&links.argument, field::RESULT), Some(result.to_value(Some(&links.argument))))?;
+        tx.write(
+            &meta_address(&links.argument, field::RESULT),
+            Some(result.to_value(Some(&links.argument))),
+        )?;
     }
     let described: Vec<Value> = graph
         .internals
@@ -166,7 +195,10 @@ pub fn setup(
             Value::Object(entry)
         })
         .collect();
-    let argument_link = Link { redirect: true, ..links.argument.clone() };
+    let argument_link = Link {
+        redirect: true,
+        ..links.argument.clone()
+    };
     let projection = links.bind(&graph.result)?.to_value(result, true);
     for (name, stored) in [
         (field::INTERNAL, Value::from(described)),
@@ -178,17 +210,25 @@ pub fn setup(
     }
     tx.write(&result.address(), Some(projection))?;
     // Last: the completion marker.
-    tx.write(&meta_address(result, field::PATTERN_SETUP_IDENTITY), Some(identity.to_value()))?;
+    tx.write(
+        &meta_address(result, field::PATTERN_SETUP_IDENTITY),
+        Some(identity.to_value()),
+    )?;
     Ok(links)
 }
 
 fn exists(tx: &RunTx, link: &Link) -> Result<bool, RunnerError> {
-    Ok(matches!(tx.read(&link.document_address(), ReadMeta::SHALLOW)?, Read::Found(_)))
+    Ok(matches!(
+        tx.read(&link.document_address(), ReadMeta::SHALLOW)?,
+        Read::Found(_)
+    ))
 }
 
 /// Fills in the defaults that an argument's schema declares for absent properties.
 fn with_defaults(schema: &Value, argument: Value) -> Value {
-    let Value::Object(mut argument) = argument else { return argument };
+    let Value::Object(mut argument) = argument else {
+        return argument;
+    };
     if let Some(Value::Object(properties)) = schema.member("properties") {
         for (key, property) in properties.iter() {
             if let (None, Some(default)) = (argument.get_key(key), property.member("default")) {
@@ -203,13 +243,20 @@ fn with_defaults(schema: &Value, argument: Value) -> Value {
 /// reads them and are loaded by the runs that do.
 pub fn load_documents(storage: &StorageManager, links: &PieceLinks) -> Promise<()> {
     Promise::all(
-        links.documents().filter(|link| link.scope == Scope::Space).map(|link| storage.sync_link(&bare(link), None)),
+        links
+            .documents()
+            .filter(|link| link.scope == Scope::Space)
+            .map(|link| storage.sync_link(&bare(link), None)),
     )
 }
 
 /// The document itself, following nothing.
 fn bare(link: &Link) -> Link {
-    Link { path: Vec::new(), schema: Some(Value::Bool(false)), ..link.clone() }
+    Link {
+        path: Vec::new(),
+        schema: Some(Value::Bool(false)),
+        ..link.clone()
+    }
 }
 
 /// A piece whose graph is registered.
@@ -226,7 +273,9 @@ impl RunningPiece {
     pub(crate) fn stop(self, runtime: &Runtime) {
         let scheduler = runtime.scheduler();
         self.nodes.into_iter().for_each(|id| scheduler.unregister(id));
-        self.handlers.into_iter().for_each(|id| scheduler.unregister_handler(id));
+        self.handlers
+            .into_iter()
+            .for_each(|id| scheduler.unregister_handler(id));
     }
 }
 
@@ -274,12 +323,22 @@ fn register(
     let process = Some(&links.result);
     if inputs.field(EVENT_FIELD).is_some() {
         let stream = event_stream(graph, links, node)?;
-        let ModuleRef::Native { implementation, symbol, code: NativeCode::Handler(body) } = &node.module else {
+        let ModuleRef::Native {
+            implementation,
+            symbol,
+            code: NativeCode::Handler(body),
+        } = &node.module
+        else {
             return Err(setup_error("a node with $event must be a handler"));
         };
         let state = inputs.without(EVENT_FIELD);
-        let action_id =
-            native_action_id(implementation, symbol, process, &state.links(), std::slice::from_ref(&stream));
+        let action_id = native_action_id(
+            implementation,
+            symbol,
+            process,
+            &state.links(),
+            std::slice::from_ref(&stream),
+        );
         let handler = NativeHandler {
             host: runtime.cell_host(),
             action_id,
@@ -289,10 +348,15 @@ fn register(
             argument_schema: node.argument_schema.clone(),
             stream: stream.clone(),
         };
-        piece.handlers.push(runtime.scheduler().register_handler(stream, Rc::new(handler)));
+        piece
+            .handlers
+            .push(runtime.scheduler().register_handler(stream, Rc::new(handler)));
         return Ok(None);
     }
-    let output = node.output.as_ref().ok_or_else(|| setup_error("a derivation needs exactly one output"))?;
+    let output = node
+        .output
+        .as_ref()
+        .ok_or_else(|| setup_error("a derivation needs exactly one output"))?;
     let output = links.place(output)?;
     let reads = inputs.links();
     let writes = std::slice::from_ref(&output);
@@ -310,9 +374,17 @@ fn register(
                 piece: links.result.clone(),
                 output: output.clone(),
             };
-            (builtin_action_id(builtin.name(), process, &reads, writes), read, builtin.instantiate(site)?)
+            (
+                builtin_action_id(builtin.name(), process, &reads, writes),
+                read,
+                builtin.instantiate(site)?,
+            )
         }
-        ModuleRef::Native { implementation, symbol, code: NativeCode::Derivation(body) } => {
+        ModuleRef::Native {
+            implementation,
+            symbol,
+            code: NativeCode::Derivation(body),
+        } => {
             let action_id = native_action_id(implementation, symbol, process, &reads, writes);
             let declared = inputs.addresses();
             let derivation = Derivation {
@@ -327,7 +399,10 @@ fn register(
             };
             (action_id, declared, Rc::new(derivation))
         }
-        ModuleRef::Native { code: NativeCode::Handler(_), .. } => {
+        ModuleRef::Native {
+            code: NativeCode::Handler(_),
+            ..
+        } => {
             // Never a lift: a handler without its stream would run on every change (RUN-825).
             return Err(setup_error("a handler node is bound to no stream"));
         }
@@ -363,9 +438,15 @@ fn event_stream(graph: &PatternGraph, links: &PieceLinks, node: &Node) -> Result
     if !is_stream {
         return Err(setup_error("$event is bound to a place that holds no stream"));
     }
-    Ok(Link { schema: None, ..links.place(binding)? })
+    Ok(Link {
+        schema: None,
+        ..links.place(binding)?
+    })
 }
 
 fn setup_error(reason: &str) -> RunnerError {
-    RunnerError::InvalidValue { operation: "start piece", reason: reason.to_owned() }
+    RunnerError::InvalidValue {
+        operation: "start piece",
+        reason: reason.to_owned(),
+    }
 }

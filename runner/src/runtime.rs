@@ -24,9 +24,9 @@ use crate::overlay::Overlay;
 use crate::pattern::{Pattern, PatternGraph, PatternIdentity, PatternRegistry, PieceLinks};
 use crate::piece::{self, RunningPiece};
 use crate::promise::Promise;
+use crate::scheduler::{NodeKind, NodeSpec, Scheduler, SendOptions, Step, Timing};
 use crate::schema_read::View;
 use crate::seal::{PieceLoader, PieceStart};
-use crate::scheduler::{NodeKind, NodeSpec, Scheduler, SendOptions, Step, Timing};
 use crate::storage_manager::StorageManager;
 use crate::transaction::{ReadMeta, RunKind, RunStamp, RunTx};
 use crate::transport::Wake;
@@ -152,7 +152,9 @@ pub struct Runtime(Rc<Inner>);
 
 impl fmt::Debug for Runtime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Runtime").field("posture", &self.0.posture).finish_non_exhaustive()
+        f.debug_struct("Runtime")
+            .field("posture", &self.0.posture)
+            .finish_non_exhaustive()
     }
 }
 
@@ -177,7 +179,10 @@ impl Runtime {
             pulls: RefCell::default(),
             overlay,
         }));
-        runtime.0.scheduler.set_piece_loader(Rc::new(StoredPieces(Rc::downgrade(&runtime.0))));
+        runtime
+            .0
+            .scheduler
+            .set_piece_loader(Rc::new(StoredPieces(Rc::downgrade(&runtime.0))));
         runtime
     }
 
@@ -217,7 +222,10 @@ impl Runtime {
     /// (RUN-602).
     pub fn bookkeeping(&self, action_id: &str) -> Result<RunTx, RunnerError> {
         let tx = self.edit();
-        self.0.scheduler.stamper().stamp(&tx, RunStamp::new(action_id, RunKind::Bookkeeping))?;
+        self.0
+            .scheduler
+            .stamper()
+            .stamp(&tx, RunStamp::new(action_id, RunKind::Bookkeeping))?;
         Ok(tx)
     }
 
@@ -254,8 +262,13 @@ impl Runtime {
             None => self.read_tx(),
         };
         // Finding the stream is mechanics, not a dependency of the sender.
-        let found = probe.with_read_marks(ReadMeta::UNTRACKED, || resolve(&probe, stream, LastNode::Value))?;
-        let stream = Link { schema: None, redirect: false, ..found.link };
+        let found =
+            probe.with_read_marks(ReadMeta::UNTRACKED, || resolve(&probe, stream, LastNode::Value))?;
+        let stream = Link {
+            schema: None,
+            redirect: false,
+            ..found.link
+        };
         self.0.scheduler.send(tx, &stream, event, options)
     }
 
@@ -306,7 +319,9 @@ impl Runtime {
     pub fn stop(&self, result: &Link) {
         let stopped: Vec<RunningPiece> = {
             let mut pieces = self.0.pieces.borrow_mut();
-            let (stop, keep) = pieces.drain(..).partition(|piece| piece.result.same_place(result));
+            let (stop, keep) = pieces
+                .drain(..)
+                .partition(|piece| piece.result.same_place(result));
             *pieces = keep;
             stop
         };
@@ -315,14 +330,22 @@ impl Runtime {
 
     /// True when the piece's graph is registered.
     pub fn is_running(&self, result: &Link) -> bool {
-        self.0.pieces.borrow().iter().any(|piece| piece.result.same_place(result))
+        self.0
+            .pieces
+            .borrow()
+            .iter()
+            .any(|piece| piece.result.same_place(result))
     }
 
     fn graph(&self, identity: &PatternIdentity) -> Result<Rc<PatternGraph>, RunnerError> {
-        self.0.patterns.borrow().get(identity).ok_or_else(|| RunnerError::InvalidValue {
-            operation: "start piece",
-            reason: format!("pattern {} is not registered here", identity.identity),
-        })
+        self.0
+            .patterns
+            .borrow()
+            .get(identity)
+            .ok_or_else(|| RunnerError::InvalidValue {
+                operation: "start piece",
+                reason: format!("pattern {} is not registered here", identity.identity),
+            })
     }
 
     fn start_graph(
@@ -334,14 +357,22 @@ impl Runtime {
         loaded: &Promise<()>,
     ) -> Result<PieceHandle, RunnerError> {
         let result = &links.result;
-        let running = self.0.pieces.borrow().iter().any(|p| p.result.same_place(result) && p.identity == *identity);
+        let running = self
+            .0
+            .pieces
+            .borrow()
+            .iter()
+            .any(|p| p.result.same_place(result) && p.identity == *identity);
         if !running {
             // Another pattern on the same root is a swap: the old graph goes (RUN-813).
             self.stop(result);
             let piece = piece::start(self, identity, graph, links, ancestors, loaded)?;
             self.0.pieces.borrow_mut().push(piece);
         }
-        Ok(PieceHandle { result: result.clone(), identity: identity.clone() })
+        Ok(PieceHandle {
+            result: result.clone(),
+            identity: identity.clone(),
+        })
     }
 
     /// Starts the piece that a document belongs to, from what the store holds (SS-1105): loads the document,
@@ -352,7 +383,12 @@ impl Runtime {
         answer
     }
 
-    fn look_for_piece(&self, document: Link, round: usize, answer: Promise<Result<StructureLoad, RunnerError>>) {
+    fn look_for_piece(
+        &self,
+        document: Link,
+        round: usize,
+        answer: Promise<Result<StructureLoad, RunnerError>>,
+    ) {
         /// Rounds of loading what the search met unloaded: one per document on the way, and one to confirm.
         const ROUNDS: usize = 12;
         let tx = self.read_tx();
@@ -360,17 +396,24 @@ impl Runtime {
         tx.abort("looked");
         let outcome = match found {
             Err(error) => Err(error),
-            Ok(piece::PieceOf::Cyclic) => Ok(StructureLoad::NoPattern { observed: vec![document.id.clone()] }),
+            Ok(piece::PieceOf::Cyclic) => Ok(StructureLoad::NoPattern {
+                observed: vec![document.id.clone()],
+            }),
             Ok(piece::PieceOf::Found { root, identity }) => self.start_stored(&root, &identity),
-            Ok(piece::PieceOf::Absent { unloaded }) if unloaded.is_empty() => {
-                Ok(StructureLoad::NoPattern { observed: vec![document.id.clone()] })
-            }
-            Ok(piece::PieceOf::Absent { .. }) if round == ROUNDS => {
-                Ok(StructureLoad::Deferred(format!("documents of {} do not load", document.id)))
-            }
+            Ok(piece::PieceOf::Absent { unloaded }) if unloaded.is_empty() => Ok(StructureLoad::NoPattern {
+                observed: vec![document.id.clone()],
+            }),
+            Ok(piece::PieceOf::Absent { .. }) if round == ROUNDS => Ok(StructureLoad::Deferred(format!(
+                "documents of {} do not load",
+                document.id
+            ))),
             Ok(piece::PieceOf::Absent { unloaded }) => {
                 let loads = unloaded.iter().map(|link| {
-                    let whole = Link { path: Path::new(), schema: Some(Value::Bool(false)), ..link.clone() };
+                    let whole = Link {
+                        path: Path::new(),
+                        schema: Some(Value::Bool(false)),
+                        ..link.clone()
+                    };
                     self.0.storage.load_link(&whole, None)
                 });
                 let loads: Vec<_> = loads.collect();
@@ -390,9 +433,18 @@ impl Runtime {
     }
 
     fn start_stored(&self, root: &Link, stored: &Value) -> Result<StructureLoad, RunnerError> {
-        let known = self.0.identities.borrow().iter().find(|identity| identity.matches(stored)).cloned();
+        let known = self
+            .0
+            .identities
+            .borrow()
+            .iter()
+            .find(|identity| identity.matches(stored))
+            .cloned();
         match known {
-            None => Ok(StructureLoad::Deferred(format!("the pattern of {} is not known here", root.id))),
+            None => Ok(StructureLoad::Deferred(format!(
+                "the pattern of {} is not known here",
+                root.id
+            ))),
             Some(identity) => self.start(&identity, root).map(|_| StructureLoad::Started),
         }
     }
@@ -415,7 +467,9 @@ impl Runtime {
                         continue;
                     }
                     let deadlines = [wake_at, self.0.storage.next_deadline_ms()];
-                    return Step::Quiet { wake_at: deadlines.into_iter().flatten().min() };
+                    return Step::Quiet {
+                        wake_at: deadlines.into_iter().flatten().min(),
+                    };
                 }
             }
         }
@@ -490,7 +544,8 @@ impl Runtime {
     }
 
     fn settle_pulls(&self) -> bool {
-        if self.0.pulls.borrow().is_empty() || !self.is_idle() || !self.0.storage.input_synced().is_settled() {
+        if self.0.pulls.borrow().is_empty() || !self.is_idle() || !self.0.storage.input_synced().is_settled()
+        {
             return false;
         }
         let ready = std::mem::take(&mut *self.0.pulls.borrow_mut());
@@ -522,13 +577,18 @@ impl PieceLoader for StoredPieces {
         let Some(runtime) = self.0.upgrade().map(Runtime) else {
             return Promise::ready(Err(RunnerError::Closed("runtime")));
         };
-        let document = Link { path: Path::new(), ..stream.clone() };
-        runtime.ensure_piece_running(&document).map(|started| match started {
-            Ok(StructureLoad::Started) => Ok(PieceStart::Running),
-            Ok(StructureLoad::NoPattern { .. }) => Ok(PieceStart::NoPiece),
-            Ok(StructureLoad::Deferred(why)) => Ok(PieceStart::NotYet(why.clone())),
-            Err(error) => Err(error.clone()),
-        })
+        let document = Link {
+            path: Path::new(),
+            ..stream.clone()
+        };
+        runtime
+            .ensure_piece_running(&document)
+            .map(|started| match started {
+                Ok(StructureLoad::Started) => Ok(PieceStart::Running),
+                Ok(StructureLoad::NoPattern { .. }) => Ok(PieceStart::NoPiece),
+                Ok(StructureLoad::Deferred(why)) => Ok(PieceStart::NotYet(why.clone())),
+                Err(error) => Err(error.clone()),
+            })
     }
 }
 
@@ -557,8 +617,19 @@ impl CellHost for Runtime {
 
     fn pull(&self, cell: &Cell) -> Promise<Result<View, RunnerError>> {
         let done = Promise::new();
-        let demand = self.observe(cell, Box::new(|_| None), Timing { no_debounce: true, ..Timing::default() });
-        self.0.pulls.borrow_mut().push(PendingPull { cell: cell.clone(), done: done.clone(), _demand: demand });
+        let demand = self.observe(
+            cell,
+            Box::new(|_| None),
+            Timing {
+                no_debounce: true,
+                ..Timing::default()
+            },
+        );
+        self.0.pulls.borrow_mut().push(PendingPull {
+            cell: cell.clone(),
+            done: done.clone(),
+            _demand: demand,
+        });
         self.0.scheduler.queue_execution();
         done
     }

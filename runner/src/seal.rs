@@ -86,12 +86,18 @@ pub fn attribution(stamp: &RunStamp, discovered: Scope) -> Attribution {
         let pair = stamp.scope_identity.clone().unwrap_or_default();
         let acting = acting_at(&pair, discovered);
         let capability_ref = acting.user.as_ref().map(demanded_run);
-        return Attribution { acting, capability_ref };
+        return Attribution {
+            acting,
+            capability_ref,
+        };
     }
     match stamp.kind {
         RunKind::EventHandler => Attribution {
             acting: stamp.acting.clone().unwrap_or_default(),
-            capability_ref: stamp.capability_ref.clone().or_else(|| stamp.event_id.as_ref().map(event_consequence)),
+            capability_ref: stamp
+                .capability_ref
+                .clone()
+                .or_else(|| stamp.event_id.as_ref().map(event_consequence)),
         },
         RunKind::Bookkeeping => Attribution {
             acting: stamp.acting.clone().unwrap_or_default(),
@@ -105,14 +111,23 @@ pub fn attribution(stamp: &RunStamp, discovered: Scope) -> Attribution {
 pub fn acting_at(pair: &ScopeIdentity, scope: Scope) -> Acting {
     match scope {
         Scope::Space => Acting::default(),
-        Scope::User => Acting { user: pair.principal.clone(), session: None },
-        Scope::Session => Acting { user: pair.principal.clone(), session: pair.session_id.clone() },
+        Scope::User => Acting {
+            user: pair.principal.clone(),
+            session: None,
+        },
+        Scope::Session => Acting {
+            user: pair.principal.clone(),
+            session: pair.session_id.clone(),
+        },
     }
 }
 
 /// The identity an actor's scoped addresses resolve with; what it lacks stays lacking (RUN-574).
 pub fn identity_of(acting: &Acting) -> ScopeIdentity {
-    ScopeIdentity { principal: acting.user.clone(), session_id: acting.session.clone() }
+    ScopeIdentity {
+        principal: acting.user.clone(),
+        session_id: acting.session.clone(),
+    }
 }
 
 /// RUN-606: capability reference of an append to a stream.

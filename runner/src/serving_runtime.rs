@@ -85,7 +85,8 @@ impl ServingRuntime for Runtime {
         stamper: Rc<dyn RunStamper>,
         supply: Rc<dyn RunSupply>,
     ) {
-        self.scheduler().install_seal_destination(destination, stamper, supply);
+        self.scheduler()
+            .install_seal_destination(destination, stamper, supply);
     }
 
     fn clear_seal_destination(&self) {

@@ -6,7 +6,10 @@ use runner::scheduler::fan_out::{Dirt, FanOut};
 use runner::scheduler::trigger::ReadLog;
 use serde_json::Value as Json;
 
-const VECTORS: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/vectors/space-server.jsonl"));
+const VECTORS: &str = include_str!(concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../tests/vectors/space-server.jsonl"
+));
 
 fn lines(kind: &str, count: usize) -> Vec<Json> {
     let lines: Vec<Json> = VECTORS
@@ -26,7 +29,9 @@ fn identity(json: &Json) -> ScopeIdentity {
 }
 
 fn pairs(json: &Json) -> Vec<ScopeIdentity> {
-    json.as_array().map(|list| list.iter().map(identity).collect()).unwrap_or_default()
+    json.as_array()
+        .map(|list| list.iter().map(identity).collect())
+        .unwrap_or_default()
 }
 
 /// A record at the given ratchet.
@@ -47,7 +52,11 @@ fn names<'a>(keys: impl IntoIterator<Item = &'a ScopeKey>) -> Json {
 }
 
 fn to_run(fan_out: &FanOut, demanders: &[ScopeIdentity]) -> Json {
-    fan_out.to_run(demanders).iter().map(|i| i.key.as_str().to_owned()).collect()
+    fan_out
+        .to_run(demanders)
+        .iter()
+        .map(|i| i.key.as_str().to_owned())
+        .collect()
 }
 
 #[test]
@@ -83,7 +92,10 @@ fn fan_out_ratchet() {
             let who = identity(discovery);
             let scope = Scope::from_name(discovery["discovered"].as_str().expect("a scope")).expect("known");
             let moved = fan_out.discover(&who, scope);
-            let principals: Json = fan_out.session_principals().map(|p| p.as_str().to_owned()).collect();
+            let principals: Json = fan_out
+                .session_principals()
+                .map(|p| p.as_str().to_owned())
+                .collect();
             let found = serde_json::json!({
                 "moved": moved,
                 "narrowed": fan_out.narrowed(),
@@ -108,10 +120,22 @@ fn fan_out_dirty() {
             fan_out.run_started(&instance.key, &instance.identity);
             fan_out.run_finished(depth, ReadLog::default());
         }
-        let cause = input["cause"]["scopeKey"].as_str().map(|key| ScopeKey::parse(key).expect("canonical"));
+        let cause = input["cause"]["scopeKey"]
+            .as_str()
+            .map(|key| ScopeKey::parse(key).expect("canonical"));
         fan_out.dirty(&Dirt::of_change(cause.as_ref()));
-        assert_eq!(names(fan_out.clean()), line["expected"]["clean"], "{}: clean", line["name"]);
-        assert_eq!(to_run(&fan_out, &demanders), line["expected"]["toRun"], "{}: to run", line["name"]);
+        assert_eq!(
+            names(fan_out.clean()),
+            line["expected"]["clean"],
+            "{}: clean",
+            line["name"]
+        );
+        assert_eq!(
+            to_run(&fan_out, &demanders),
+            line["expected"]["toRun"],
+            "{}: to run",
+            line["name"]
+        );
     }
 }
 
@@ -134,12 +158,31 @@ fn fan_out_run() {
         let scope = Scope::from_name(input["discovered"].as_str().expect("a scope")).expect("known");
         let moved = fan_out.run_finished(scope, ReadLog::default());
         assert_eq!(Json::from(moved), expected["moved"], "{}: moved", line["name"]);
-        assert_eq!(names(fan_out.clean()), expected["clean"], "{}: clean", line["name"]);
-        assert_eq!(names(fan_out.instances().map(|(key, _)| key)), expected["instances"], "{}: kept", line["name"]);
+        assert_eq!(
+            names(fan_out.clean()),
+            expected["clean"],
+            "{}: clean",
+            line["name"]
+        );
+        assert_eq!(
+            names(fan_out.instances().map(|(key, _)| key)),
+            expected["instances"],
+            "{}: kept",
+            line["name"]
+        );
         if !expected["nextSet"].is_null() {
-            let next: Json = fan_out.demanded(&demanders).iter().map(|i| i.key.as_str().to_owned()).collect();
+            let next: Json = fan_out
+                .demanded(&demanders)
+                .iter()
+                .map(|i| i.key.as_str().to_owned())
+                .collect();
             assert_eq!(next, expected["nextSet"], "{}: next set", line["name"]);
-            assert_eq!(to_run(&fan_out, &demanders), expected["toRun"], "{}: to run", line["name"]);
+            assert_eq!(
+                to_run(&fan_out, &demanders),
+                expected["toRun"],
+                "{}: to run",
+                line["name"]
+            );
         }
     }
 }

@@ -23,7 +23,11 @@ pub(crate) struct Choice {
 
 impl Choice {
     pub(crate) fn new(builtin: Builtin, result: EntityId, site: BuiltinSite) -> Choice {
-        Choice { builtin, result, site }
+        Choice {
+            builtin,
+            result,
+            site,
+        }
     }
 
     /// The condition's value and the scope it resolved to, which is the output's scope (RUN-901).
@@ -32,7 +36,9 @@ impl Choice {
             None => Ok((false, Scope::Space)),
             Some(Bound::Link(link)) => {
                 let target = resolve(tx, link, LastNode::Value)?.link;
-                let value = Cell::new(Rc::clone(&self.site.host), target.clone()).with_tx(tx).value()?;
+                let value = Cell::new(Rc::clone(&self.site.host), target.clone())
+                    .with_tx(tx)
+                    .value()?;
                 Ok((truthy(&value), target.scope))
             }
             Some(literal @ (Bound::Literal(_) | Bound::Object(_) | Bound::Array(_))) => {
@@ -60,7 +66,9 @@ impl Action for Choice {
             Err(error @ RunnerError::ForeignScopedRead { .. }) => {
                 return Err(RunFailure::Withdrawn(error.to_string()));
             }
-            Err(RunnerError::UnresolvedInput { .. } | RunnerError::SchemaMismatch { .. }) => (false, Scope::Space),
+            Err(RunnerError::UnresolvedInput { .. } | RunnerError::SchemaMismatch { .. }) => {
+                (false, Scope::Space)
+            }
             Err(error) => return Err(RunFailure::Failed(error)),
         };
         let piece = &self.site.piece;

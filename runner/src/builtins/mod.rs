@@ -37,7 +37,9 @@ impl Builtin {
 
     /// The built-in of that name.
     pub fn from_name(name: &str) -> Option<Builtin> {
-        [Builtin::IfElse, Builtin::When, Builtin::Unless].into_iter().find(|b| b.name() == name)
+        [Builtin::IfElse, Builtin::When, Builtin::Unless]
+            .into_iter()
+            .find(|b| b.name() == name)
     }
 
     /// Inputs the action reads; the others are opaque: only their link is handed on (RUN-900).
@@ -51,9 +53,11 @@ impl Builtin {
     pub(crate) fn instantiate(self, site: BuiltinSite) -> Result<Rc<dyn Action>, RunnerError> {
         let cause = site.cause()?;
         match self {
-            Builtin::IfElse | Builtin::When | Builtin::Unless => {
-                Ok(Rc::new(choice::Choice::new(self, builtin_result(self.name(), cause), site)))
-            }
+            Builtin::IfElse | Builtin::When | Builtin::Unless => Ok(Rc::new(choice::Choice::new(
+                self,
+                builtin_result(self.name(), cause),
+                site,
+            ))),
         }
     }
 }
@@ -72,8 +76,10 @@ impl BuiltinSite {
     /// raw built-ins follow the schemas of their inputs (RUN-803).
     fn cause(&self) -> Result<Value, RunnerError> {
         let bound = self.inputs.to_value(&self.piece, false);
-        let id = EntityId::inline(&bound)
-            .map_err(|error| RunnerError::InvalidValue { operation: "bind built-in", reason: error.to_string() })?;
+        let id = EntityId::inline(&bound).map_err(|error| RunnerError::InvalidValue {
+            operation: "bind built-in",
+            reason: error.to_string(),
+        })?;
         let inputs = Link::to_document(self.piece.space.clone(), id, Scope::Space);
         Ok(memory_wire::value!({
             "inputs": (place_cause(&inputs)),

@@ -50,7 +50,11 @@ impl PieceLinks {
                 })?,
         };
         let path = join(&root.path, &binding.path);
-        Ok(Link { path, schema: binding.schema.clone(), ..root.clone() })
+        Ok(Link {
+            path,
+            schema: binding.schema.clone(),
+            ..root.clone()
+        })
     }
 
     /// Resolves every binding of a template.
@@ -64,15 +68,20 @@ impl PieceLinks {
                     .map(|(key, field)| Ok((key.clone(), self.bind(field)?)))
                     .collect::<Result<_, RunnerError>>()?,
             ),
-            Template::Array(items) => {
-                Bound::Array(items.iter().map(|item| self.bind(item)).collect::<Result<_, _>>()?)
-            }
+            Template::Array(items) => Bound::Array(
+                items
+                    .iter()
+                    .map(|item| self.bind(item))
+                    .collect::<Result<_, _>>()?,
+            ),
         })
     }
 
     /// Every document of the piece with the id of its root.
     pub fn documents(&self) -> impl Iterator<Item = &Link> {
-        [&self.result, &self.argument].into_iter().chain(self.internals.iter().map(|(_, link)| link))
+        [&self.result, &self.argument]
+            .into_iter()
+            .chain(self.internals.iter().map(|(_, link)| link))
     }
 
     /// Id of the piece.
@@ -93,7 +102,9 @@ impl Bound {
     /// The same without the field `name`.
     pub fn without(&self, name: &str) -> Bound {
         match self {
-            Bound::Object(fields) => Bound::Object(fields.iter().filter(|(key, _)| key != name).cloned().collect()),
+            Bound::Object(fields) => {
+                Bound::Object(fields.iter().filter(|(key, _)| key != name).cloned().collect())
+            }
             Bound::Literal(_) | Bound::Link(_) | Bound::Array(_) => self.clone(),
         }
     }
@@ -124,9 +135,12 @@ impl Bound {
         match self {
             Bound::Literal(value) => value.clone(),
             Bound::Link(link) => place_cause(link),
-            Bound::Object(fields) => {
-                Value::Object(fields.iter().map(|(key, field)| (key.as_str(), field.cause())).collect::<Object>())
-            }
+            Bound::Object(fields) => Value::Object(
+                fields
+                    .iter()
+                    .map(|(key, field)| (key.as_str(), field.cause()))
+                    .collect::<Object>(),
+            ),
             Bound::Array(items) => Value::from(items.iter().map(Bound::cause).collect::<Vec<_>>()),
         }
     }
@@ -136,13 +150,23 @@ impl Bound {
     pub fn to_value(&self, base: &Link, redirect: bool) -> Value {
         match self {
             Bound::Literal(value) => value.clone(),
-            Bound::Link(link) => Link { redirect, ..link.clone() }.to_value(Some(base)),
-            Bound::Object(fields) => Value::Object(
-                fields.iter().map(|(key, field)| (key.as_str(), field.to_value(base, redirect))).collect::<Object>(),
-            ),
-            Bound::Array(items) => {
-                Value::from(items.iter().map(|item| item.to_value(base, redirect)).collect::<Vec<_>>())
+            Bound::Link(link) => Link {
+                redirect,
+                ..link.clone()
             }
+            .to_value(Some(base)),
+            Bound::Object(fields) => Value::Object(
+                fields
+                    .iter()
+                    .map(|(key, field)| (key.as_str(), field.to_value(base, redirect)))
+                    .collect::<Object>(),
+            ),
+            Bound::Array(items) => Value::from(
+                items
+                    .iter()
+                    .map(|item| item.to_value(base, redirect))
+                    .collect::<Vec<_>>(),
+            ),
         }
     }
 }

@@ -23,7 +23,12 @@ pub struct RunCx {
 
 impl RunCx {
     pub(crate) fn new(host: Rc<dyn CellHost>, tx: RunTx, frame: Rc<Frame>, home: Link) -> RunCx {
-        RunCx { host, tx, frame, home }
+        RunCx {
+            host,
+            tx,
+            frame,
+            home,
+        }
     }
 
     /// A cell at any place, bound to this run.
@@ -72,8 +77,20 @@ pub struct ArgView {
 }
 
 impl ArgView {
-    pub(crate) fn new(host: Rc<dyn CellHost>, tx: RunTx, bound: Rc<Bound>, schema: Value, home: Link) -> ArgView {
-        ArgView { host, tx, bound, schema, home }
+    pub(crate) fn new(
+        host: Rc<dyn CellHost>,
+        tx: RunTx,
+        bound: Rc<Bound>,
+        schema: Value,
+        home: Link,
+    ) -> ArgView {
+        ArgView {
+            host,
+            tx,
+            bound,
+            schema,
+            home,
+        }
     }
 
     /// The place behind an input, for reading and (in handlers) writing.
@@ -82,7 +99,11 @@ impl ArgView {
             operation: "argument",
             reason: format!("the node has no input {name}"),
         })?;
-        let schema = self.schema.member("properties").and_then(|p| p.member(name)).cloned();
+        let schema = self
+            .schema
+            .member("properties")
+            .and_then(|p| p.member(name))
+            .cloned();
         let link = match bound {
             Bound::Link(link) => match schema {
                 // The lens of the argument wins where it says something; else the place keeps its own.
@@ -95,7 +116,10 @@ impl ArgView {
                     operation: "argument",
                     reason: error.to_string(),
                 })?;
-                Link { schema, ..Link::to_document(self.home.space.clone(), id, Scope::Space) }
+                Link {
+                    schema,
+                    ..Link::to_document(self.home.space.clone(), id, Scope::Space)
+                }
             }
         };
         Ok(Cell::new(Rc::clone(&self.host), link).with_tx(&self.tx))

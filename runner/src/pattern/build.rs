@@ -22,10 +22,19 @@ pub struct Place(Binding);
 impl Place {
     /// The place below `segment`.
     pub fn key(&self, segment: impl AsRef<str>) -> Place {
-        let schema = self.0.schema.as_ref().and_then(|s| s.member("properties")).and_then(|p| p.member(segment.as_ref()));
+        let schema = self
+            .0
+            .schema
+            .as_ref()
+            .and_then(|s| s.member("properties"))
+            .and_then(|p| p.member(segment.as_ref()));
         let mut path = self.0.path.clone();
         path.push(SmolStr::new(segment.as_ref()));
-        Place(Binding { root: self.0.root.clone(), path, schema: schema.cloned() })
+        Place(Binding {
+            root: self.0.root.clone(),
+            path,
+            schema: schema.cloned(),
+        })
     }
 
     /// The binding.
@@ -83,7 +92,11 @@ impl GraphBuilder {
     /// A place in the argument.
     pub fn argument(&self) -> Place {
         let schema = Some(self.graph.argument_schema.clone());
-        Place(Binding { root: BindingRoot::Argument, path: Path::new(), schema })
+        Place(Binding {
+            root: BindingRoot::Argument,
+            path: Path::new(),
+            schema,
+        })
     }
 
     /// Shared state: one value for everybody.
@@ -142,8 +155,13 @@ impl GraphBuilder {
         event_schema: Value,
         body: impl Fn(&RunCx, &ArgView, &Value) -> Result<(), RunnerError> + 'static,
     ) -> Place {
-        let stream =
-            self.internal(name, InternalKind::Stream, Scope::Space, value!({ "asCell": ["stream"] }), None);
+        let stream = self.internal(
+            name,
+            InternalKind::Stream,
+            Scope::Space,
+            value!({ "asCell": ["stream"] }),
+            None,
+        );
         let mut inputs = match state {
             Template::Object(fields) => fields,
             other => vec![(SmolStr::new_static("$ctx"), other)],
@@ -170,8 +188,12 @@ impl GraphBuilder {
     /// Requires these inputs of the node added last: while one is absent the body is not called and the output
     /// is `undefined`.
     pub fn require(&mut self, names: &[&str]) -> &mut GraphBuilder {
-        if let Some(Value::Object(schema)) = self.graph.nodes.last_mut().map(|node| &mut node.argument_schema) {
-            schema.insert("required", names.iter().map(|name| Value::from(*name)).collect::<Vec<_>>());
+        if let Some(Value::Object(schema)) = self.graph.nodes.last_mut().map(|node| &mut node.argument_schema)
+        {
+            schema.insert(
+                "required",
+                names.iter().map(|name| Value::from(*name)).collect::<Vec<_>>(),
+            );
         }
         self
     }
@@ -199,11 +221,19 @@ impl GraphBuilder {
             scope,
             default,
         });
-        Place(Binding { root: BindingRoot::Internal(partial_cause), path: Path::new(), schema: Some(schema) })
+        Place(Binding {
+            root: BindingRoot::Internal(partial_cause),
+            path: Path::new(),
+            schema: Some(schema),
+        })
     }
 
     fn native(&self, symbol: &str, code: NativeCode) -> ModuleRef {
-        ModuleRef::Native { implementation: self.implementation.clone(), symbol: SmolStr::new(symbol), code }
+        ModuleRef::Native {
+            implementation: self.implementation.clone(),
+            symbol: SmolStr::new(symbol),
+            code,
+        }
     }
 }
 
@@ -211,8 +241,10 @@ impl GraphBuilder {
 fn schema_of(inputs: &Template) -> Value {
     match inputs {
         Template::Object(fields) => {
-            let properties: memory_wire::Object =
-                fields.iter().map(|(key, template)| (key.as_str(), schema_of(template))).collect();
+            let properties: memory_wire::Object = fields
+                .iter()
+                .map(|(key, template)| (key.as_str(), schema_of(template)))
+                .collect();
             value!({ "type": "object", "properties": (Value::Object(properties)) })
         }
         Template::Binding(binding) => binding.schema.clone().unwrap_or(Value::Bool(true)),

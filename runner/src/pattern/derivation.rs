@@ -68,7 +68,10 @@ impl Derivation {
             Ok(Err(error)) => self.without_value(error),
             Err(panic) => {
                 let message = crate::scheduler::panic_text(panic.as_ref());
-                self.without_value(RunnerError::Panicked { action: self.action_id.to_string(), message })
+                self.without_value(RunnerError::Panicked {
+                    action: self.action_id.to_string(),
+                    message,
+                })
             }
         }
     }
@@ -90,13 +93,17 @@ impl Derivation {
 
 /// RUN-540: is every required input there? What is looked at is read, so that its arrival re-runs the node.
 fn available(argument: &ArgView, schema: &Value) -> Result<bool, RunFailure> {
-    let Some(Value::Array(required)) = schema.member("required") else { return Ok(true) };
+    let Some(Value::Array(required)) = schema.member("required") else {
+        return Ok(true);
+    };
     for (_, name) in required.elements() {
         let Some(name) = name.as_str() else { continue };
         match argument.value(name) {
             Ok(value) if !value.is_undefined() => {}
             Ok(_) => return Ok(false),
-            Err(RunnerError::UnresolvedInput { .. } | RunnerError::SchemaMismatch { .. }) => return Ok(false),
+            Err(RunnerError::UnresolvedInput { .. } | RunnerError::SchemaMismatch { .. }) => {
+                return Ok(false);
+            }
             Err(error @ RunnerError::ForeignScopedRead { .. }) => {
                 return Err(RunFailure::Withdrawn(error.to_string()));
             }
@@ -115,11 +122,17 @@ pub(crate) fn write_result(
     posture: Posture,
 ) -> Result<(), RunnerError> {
     // Where the slot leads now is mechanics: neither a dependency nor a conflict basis of the run.
-    let resolved = tx.with_read_marks(ReadMeta::UNTRACKED, || resolve(tx, output, LastNode::Redirect))?.link;
+    let resolved = tx
+        .with_read_marks(ReadMeta::UNTRACKED, || resolve(tx, output, LastNode::Redirect))?
+        .link;
     if discovered <= resolved.scope {
         return value_write::set(tx, output, value, None);
     }
-    let target = Link { scope: discovered, schema: output.schema.clone(), ..resolved.clone() };
+    let target = Link {
+        scope: discovered,
+        schema: output.schema.clone(),
+        ..resolved.clone()
+    };
     value_write::set(tx, &target, value, None)?;
     match resolved.scope {
         // Ragged: this run's own user instance leads on; the shared slot already leads to it.
@@ -127,7 +140,10 @@ pub(crate) fn write_result(
         Scope::Space | Scope::Session => match (discovered, posture) {
             // RUN-233: never a direct hop from space to session where server execution is on.
             (Scope::Session, Posture::Serving | Posture::Client) => {
-                let between = Link { scope: Scope::User, ..target.clone() };
+                let between = Link {
+                    scope: Scope::User,
+                    ..target.clone()
+                };
                 write_redirect(tx, &between, &target)?;
                 write_redirect(tx, output, &between)
             }
@@ -140,6 +156,11 @@ pub(crate) fn write_result(
 
 /// Puts a write redirect to `target` into the slot at `from`, unless it is there.
 fn write_redirect(tx: &RunTx, from: &Link, target: &Link) -> Result<(), RunnerError> {
-    let redirect = Link { redirect: true, schema: None, ..target.clone() }.to_value(Some(from));
+    let redirect = Link {
+        redirect: true,
+        schema: None,
+        ..target.clone()
+    }
+    .to_value(Some(from));
     value_write::set_raw(tx, &from.address(), Some(redirect), true)
 }

@@ -67,7 +67,12 @@ pub enum Template {
 impl Template {
     /// An object template of these fields.
     pub fn object<K: Into<SmolStr>>(fields: impl IntoIterator<Item = (K, Template)>) -> Template {
-        Template::Object(fields.into_iter().map(|(key, value)| (key.into(), value)).collect())
+        Template::Object(
+            fields
+                .into_iter()
+                .map(|(key, value)| (key.into(), value))
+                .collect(),
+        )
     }
 
     /// The field `name` of an object template.

@@ -44,10 +44,13 @@ impl EventHandler for NativeHandler {
     fn run(&self, tx: &RunTx, event: &Value) -> Result<(), RunnerError> {
         tx.reset_narrowest_read_scope();
         let event = self.payload(tx, event)?;
-        let event_id = tx.stamp().and_then(|stamp| stamp.event_id).ok_or_else(|| RunnerError::InvalidValue {
-            operation: "handle",
-            reason: format!("run of {} is stamped with no event", self.action_id),
-        })?;
+        let event_id =
+            tx.stamp()
+                .and_then(|stamp| stamp.event_id)
+                .ok_or_else(|| RunnerError::InvalidValue {
+                    operation: "handle",
+                    reason: format!("run of {} is stamped with no event", self.action_id),
+                })?;
         let inputs = match self.state.cause() {
             Value::Object(inputs) => inputs,
             other => Object::from_entries(vec![("$ctx".into(), other)]),
@@ -115,9 +118,14 @@ impl NativeHandler {
     }
 
     fn payload_link(&self, event: &Value) -> Result<Link, RunnerError> {
-        let id = EntityId::inline(event)
-            .map_err(|error| RunnerError::InvalidValue { operation: "event payload", reason: error.to_string() })?;
-        Ok(Link { schema: self.event_schema(), ..Link::to_document(self.stream.space.clone(), id, Scope::Space) })
+        let id = EntityId::inline(event).map_err(|error| RunnerError::InvalidValue {
+            operation: "event payload",
+            reason: error.to_string(),
+        })?;
+        Ok(Link {
+            schema: self.event_schema(),
+            ..Link::to_document(self.stream.space.clone(), id, Scope::Space)
+        })
     }
 
     fn event_schema(&self) -> Option<Value> {
@@ -129,13 +137,17 @@ impl NativeHandler {
 /// RUN-825: a closed event schema refuses keys it does not declare.
 fn refuse_undeclared(schema: &Value, event: &Value) -> Result<(), RunnerError> {
     let closed = schema.member("additionalProperties").and_then(Value::as_bool) == Some(false);
-    let Value::Object(members) = event else { return Ok(()) };
+    let Value::Object(members) = event else {
+        return Ok(());
+    };
     if !closed {
         return Ok(());
     }
     let declared = schema.member("properties");
     for (key, _) in members.iter() {
-        let known = key.as_str().is_some_and(|key| declared.is_some_and(|d| d.member(key).is_some()));
+        let known = key
+            .as_str()
+            .is_some_and(|key| declared.is_some_and(|d| d.member(key).is_some()));
         if !known {
             return Err(RunnerError::SchemaMismatch {
                 at: format!("event member {key:?}"),

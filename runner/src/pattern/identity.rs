@@ -52,7 +52,10 @@ pub fn native_action_id(
     reads: &[Link],
     writes: &[Link],
 ) -> SmolStr {
-    SmolStr::from(format!("{implementation}:{symbol}:{}", instance_key(process, reads, writes)))
+    SmolStr::from(format!(
+        "{implementation}:{symbol}:{}",
+        instance_key(process, reads, writes)
+    ))
 }
 
 /// RUN-604: `raw:<name>:<instance key>` of a built-in.
@@ -68,7 +71,10 @@ fn instance_key(process: Option<&Link>, reads: &[Link], writes: &[Link]) -> Stri
         "reads": (places(reads)),
         "writes": (places(writes)),
     });
-    hash::hash_string(&described).chars().take(INSTANCE_KEY_LEN).collect()
+    hash::hash_string(&described)
+        .chars()
+        .take(INSTANCE_KEY_LEN)
+        .collect()
 }
 
 #[cfg(test)]
@@ -83,7 +89,10 @@ mod tests {
         let id = |l: &Link| native_action_id("native:c/n@1", "tally", None, std::slice::from_ref(l), &[]);
         assert_eq!(id(&link), id(&typed));
         assert!(id(&link).starts_with("native:c/n@1:tally:"));
-        let other = Link { scope: Scope::User, ..link.clone() };
+        let other = Link {
+            scope: Scope::User,
+            ..link.clone()
+        };
         assert_ne!(id(&link), id(&other));
     }
 }

@@ -62,6 +62,9 @@ impl PatternRegistry {
 
     /// The graph of an identity, if it is known here.
     pub fn get(&self, identity: &PatternIdentity) -> Option<Rc<PatternGraph>> {
-        self.known.iter().find(|(known, _)| known == identity).map(|(_, graph)| Rc::clone(graph))
+        self.known
+            .iter()
+            .find(|(known, _)| known == identity)
+            .map(|(_, graph)| Rc::clone(graph))
     }
 }

@@ -17,7 +17,11 @@ use crate::scheduler::{NodeKind, Scheduler};
 impl Scheduler {
     /// Counts a demand for an entity, by scope name; the first one makes its writers demand roots (RUN-522).
     pub fn enter_demanded_entity(&self, space: &SpaceId, id: &EntityId, scope: Scope) {
-        let name = EntityNameKey { space: space.clone(), scope, id: id.clone() };
+        let name = EntityNameKey {
+            space: space.clone(),
+            scope,
+            id: id.clone(),
+        };
         let woken = self.0.state.borrow_mut().graph.enter_demanded(name);
         if !woken.is_empty() {
             self.queue_execution();
@@ -26,7 +30,11 @@ impl Scheduler {
 
     /// Takes one demand back; the last one lets the writers go dormant.
     pub fn leave_demanded_entity(&self, space: &SpaceId, id: &EntityId, scope: Scope) {
-        let name = EntityNameKey { space: space.clone(), scope, id: id.clone() };
+        let name = EntityNameKey {
+            space: space.clone(),
+            scope,
+            id: id.clone(),
+        };
         self.0.state.borrow_mut().graph.leave_demanded(&name);
     }
 
@@ -65,7 +73,9 @@ impl Scheduler {
         let state = self.0.state.borrow();
         let mut actors = Vec::new();
         for (_, queued) in state.queue.iter() {
-            let Some(actor) = queued.event.actor() else { continue };
+            let Some(actor) = queued.event.actor() else {
+                continue;
+            };
             let belongs = state
                 .handlers
                 .iter()
@@ -80,7 +90,11 @@ impl Scheduler {
 
     /// RUN-554 (b): re-arms the *direct* fanned-out writers of a handler's closure that are not current for its
     /// actor. Answers them.
-    pub(crate) fn rearm_not_current_for_actor(&self, closure: &ReadLog, actor: &ScopeIdentity) -> Vec<NodeId> {
+    pub(crate) fn rearm_not_current_for_actor(
+        &self,
+        closure: &ReadLog,
+        actor: &ScopeIdentity,
+    ) -> Vec<NodeId> {
         let writers = self.0.state.borrow().graph.writers_of_log(closure);
         self.rearm_not_current(writers, actor)
     }
@@ -91,9 +105,16 @@ impl Scheduler {
             let stale: Vec<NodeId> = writers
                 .into_iter()
                 .filter(|id| {
-                    state.graph.node(*id).and_then(|node| node.fan_out.as_ref()).is_some_and(|fan_out| {
-                        fan_out.narrowed() && fan_out.key_at_ratchet(who).is_some_and(|key| !fan_out.is_clean(&key))
-                    })
+                    state
+                        .graph
+                        .node(*id)
+                        .and_then(|node| node.fan_out.as_ref())
+                        .is_some_and(|fan_out| {
+                            fan_out.narrowed()
+                                && fan_out
+                                    .key_at_ratchet(who)
+                                    .is_some_and(|key| !fan_out.is_clean(&key))
+                        })
                 })
                 .collect();
             for id in &stale {

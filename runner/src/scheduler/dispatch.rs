@@ -9,15 +9,16 @@ use memory_wire::ScopeKey;
 use crate::error::{CommitError, CommitErrorName, RunnerError};
 use crate::keys::{EntityKey, entity_key};
 use crate::promise::Promise;
+use crate::runtime::Posture;
 use crate::scheduler::events::{
-    Disposition, Enqueued, EventDelivery, EventHandler, EventOutcome, Park, Queued, ServedFailure, disposition,
+    Disposition, Enqueued, EventDelivery, EventHandler, EventOutcome, Park, Queued, ServedFailure,
+    disposition,
 };
 use crate::scheduler::gates::{CONVERGENCE_HOLD_PASSES, MAX_ITERS};
 use crate::scheduler::node::NodeId;
 use crate::scheduler::run::panic_text;
 use crate::scheduler::trigger::ReadLog;
 use crate::scheduler::{RunRecord, Scheduler};
-use crate::runtime::Posture;
 use crate::seal::{PieceStart, event_consequence, refusal};
 use crate::transaction::{RunKind, RunStamp, RunTx, TxStatus};
 
@@ -38,7 +39,10 @@ impl Scheduler {
             // A requeue would shed the acting identity and the failure hook (RUN-557).
             return Err(RunnerError::InvalidValue {
                 operation: "queue event",
-                reason: format!("served event {} must not be retried by the scheduler", event.event_id),
+                reason: format!(
+                    "served event {} must not be retried by the scheduler",
+                    event.event_id
+                ),
             });
         }
         let collapse = self.0.posture == Posture::Standalone;
@@ -47,7 +51,9 @@ impl Scheduler {
             Enqueued::Queued => {}
             Enqueued::Collapsed(superseded) => {
                 if let Some(tell) = superseded {
-                    tell(&EventOutcome::Failed(CommitError::aborted("superseded by a later event of its backlog")));
+                    tell(&EventOutcome::Failed(CommitError::aborted(
+                        "superseded by a later event of its backlog",
+                    )));
                 }
             }
             Enqueued::Refused(event) => {
@@ -62,12 +68,16 @@ impl Scheduler {
     /// Looks at the head event and delivers it if it is ready. Answers whether a handler ran.
     pub(crate) fn event_phase(&self) -> bool {
         loop {
-            let Some(slot) = self.0.state.borrow().queue.head() else { return false };
+            let Some(slot) = self.0.state.borrow().queue.head() else {
+                return false;
+            };
             match self.look_at(slot) {
                 Look::Again => {}
                 Look::Wait => return false,
                 Look::Deliver(handler) => {
-                    let Some(queued) = self.0.state.borrow_mut().queue.take(slot) else { return false };
+                    let Some(queued) = self.0.state.borrow_mut().queue.take(slot) else {
+                        return false;
+                    };
                     self.deliver(slot, queued, handler.as_ref());
                     return true;
                 }
@@ -79,12 +89,22 @@ impl Scheduler {
         let now = self.0.clock.now_ms();
         let (park, stream) = {
             let mut state = self.0.state.borrow_mut();
-            let Some(queued) = state.queue.get_mut(slot) else { return Look::Again };
-            if queued.event.origin.as_ref().is_some_and(|tx| tx.status() == TxStatus::Aborted) {
+            let Some(queued) = state.queue.get_mut(slot) else {
+                return Look::Again;
+            };
+            if queued
+                .event
+                .origin
+                .as_ref()
+                .is_some_and(|tx| tx.status() == TxStatus::Aborted)
+            {
                 drop(state);
                 return self.drop_head(slot, "its origin failed", None);
             }
-            (std::mem::replace(&mut queued.park, Park::Ready), queued.event.stream.clone())
+            (
+                std::mem::replace(&mut queued.park, Park::Ready),
+                queued.event.stream.clone(),
+            )
         };
         match park {
             Park::Until(at) if at > now => self.park(slot, Park::Until(at)),
@@ -110,7 +130,8 @@ impl Scheduler {
                 None => self.park(slot, Park::Loads(loads)),
                 Some(Ok(())) => self.preflight(slot),
                 Some(Err(error)) => {
-                    let reason = format!("Event dropped: required replica load failed before dispatch ({error})");
+                    let reason =
+                        format!("Event dropped: required replica load failed before dispatch ({error})");
                     self.drop_head(slot, &reason, Some(ServedFailure::Deferred(reason.clone())))
                 }
             },
@@ -151,7 +172,9 @@ impl Scheduler {
     fn preflight(&self, slot: u64) -> Look {
         let (event_id, stream, payload, actor, loader_succeeded, preflights) = {
             let mut state = self.0.state.borrow_mut();
-            let Some(queued) = state.queue.get_mut(slot) else { return Look::Again };
+            let Some(queued) = state.queue.get_mut(slot) else {
+                return Look::Again;
+            };
             queued.preflights += 1;
             (
                 queued.event.event_id.clone(),
@@ -166,15 +189,19 @@ impl Scheduler {
             return self.load_piece(slot, &stream, loader_succeeded);
         };
         // Loads the preflight itself kicks must not park it: only those in flight before count.
-        let in_flight: BTreeSet<EntityKey> = self.0.storage.pending_loads().into_iter().map(|(key, _)| key).collect();
+        let in_flight: BTreeSet<EntityKey> = self
+            .0
+            .storage
+            .pending_loads()
+            .into_iter()
+            .map(|(key, _)| key)
+            .collect();
         let tx = RunTx::open_read_only(&self.0.storage);
         let looked = match &actor {
             Some(identity) => tx.set_scope_identity(identity.clone()),
             None => Ok(()),
         }
-        .and_then(|()| {
-            catch_unwind(AssertUnwindSafe(|| handler.populate(&tx, &payload))).unwrap_or(Ok(()))
-        });
+        .and_then(|()| catch_unwind(AssertUnwindSafe(|| handler.populate(&tx, &payload))).unwrap_or(Ok(())));
         if let Err(error) = looked {
             // The run itself will say what is wrong with its inputs.
             tracing::debug!(%event_id, %error, "preflight walk stopped early");
@@ -231,7 +258,12 @@ impl Scheduler {
         let hopeless = |streak: u32| streak > CONVERGENCE_HOLD_PASSES;
         upstream
             .into_iter()
-            .filter(|id| state.graph.node(*id).is_some_and(|node| node.stale() && !hopeless(node.gate.streak)))
+            .filter(|id| {
+                state
+                    .graph
+                    .node(*id)
+                    .is_some_and(|node| node.stale() && !hopeless(node.gate.streak))
+            })
             .collect()
     }
 
@@ -246,7 +278,9 @@ impl Scheduler {
     }
 
     fn drop_head(&self, slot: u64, reason: &str, served: Option<ServedFailure>) -> Look {
-        let Some(queued) = self.0.state.borrow_mut().queue.take(slot) else { return Look::Again };
+        let Some(queued) = self.0.state.borrow_mut().queue.take(slot) else {
+            return Look::Again;
+        };
         if let Some(failure) = served {
             tell_served(&queued.event, failure);
         }
@@ -285,12 +319,13 @@ impl Scheduler {
             return;
         }
         self.0.state.borrow_mut().executing = true;
-        let ran = catch_unwind(AssertUnwindSafe(|| handler.run(&tx, &event.payload))).unwrap_or_else(|panic| {
-            Err(RunnerError::Panicked {
-                action: handler.action_id().to_owned(),
-                message: panic_text(panic.as_ref()),
-            })
-        });
+        let ran =
+            catch_unwind(AssertUnwindSafe(|| handler.run(&tx, &event.payload))).unwrap_or_else(|panic| {
+                Err(RunnerError::Panicked {
+                    action: handler.action_id().to_owned(),
+                    message: panic_text(panic.as_ref()),
+                })
+            });
         self.0.state.borrow_mut().executing = false;
         if let Err(error) = ran.and_then(|()| resolvable(event, &tx)) {
             // The handler's own writes are gone; when served, the error is the consequence (RUN-557, SS-817).
@@ -304,7 +339,9 @@ impl Scheduler {
         let settled = tx.commit();
         let shared = Rc::downgrade(&self.0);
         settled.then(move |outcome| {
-            let Some(scheduler) = shared.upgrade().map(Scheduler) else { return };
+            let Some(scheduler) = shared.upgrade().map(Scheduler) else {
+                return;
+            };
             match outcome {
                 Ok(()) => scheduler.finish_event(queued, Ok(())),
                 Err(error) => {
@@ -331,7 +368,13 @@ impl Scheduler {
         let first = *queued.first_failure_ms.get_or_insert(now);
         queued.attempts += 1;
         let fraction = self.0.storage.mint().fraction();
-        match disposition(error, queued.event.retries, queued.attempts, now - first, fraction) {
+        match disposition(
+            error,
+            queued.event.retries,
+            queued.attempts,
+            now - first,
+            fraction,
+        ) {
             Disposition::Retry(delay) => {
                 // Whole milliseconds, rounded up: never earlier than due.
                 queued.park = Park::Until(now + delay.ceil() as i64);
@@ -342,7 +385,10 @@ impl Scheduler {
             Disposition::Drop => self.finish_event(queued, Err(error.clone())),
             Disposition::GaveUp => {
                 let message = format!("event {} did not converge: {error}", queued.event.event_id);
-                self.finish_event(queued, Err(CommitError::new(CommitErrorName::Convergence, message)));
+                self.finish_event(
+                    queued,
+                    Err(CommitError::new(CommitErrorName::Convergence, message)),
+                );
             }
         }
     }
@@ -394,7 +440,12 @@ fn upstream_of(graph: &crate::scheduler::graph::Graph, closure: &ReadLog) -> BTr
     let mut waiting: Vec<NodeId> = graph.writers_of_log(closure).into_iter().collect();
     while let Some(id) = waiting.pop() {
         if found.insert(id) {
-            waiting.extend(graph.node(id).into_iter().flat_map(|node| node.writers.iter().copied()));
+            waiting.extend(
+                graph
+                    .node(id)
+                    .into_iter()
+                    .flat_map(|node| node.writers.iter().copied()),
+            );
         }
     }
     found

@@ -57,13 +57,21 @@ impl Scheduler {
                 // Nothing is fired as a client here: the service is nobody's session (RUN-570).
                 return Err(RunnerError::InvalidValue {
                     operation: "send",
-                    reason: format!("event to {} sent outside a stamped run of a serving runtime", stream.id),
+                    reason: format!(
+                        "event to {} sent outside a stamped run of a serving runtime",
+                        stream.id
+                    ),
                 });
             }
             (Posture::Client, None, _) => {
                 let fire = self.0.host.borrow().client_fire.clone();
                 match fire {
-                    Some(fire) => fire(ClientFire { event_id: event_id.clone(), stream: stream.clone(), payload, options }),
+                    Some(fire) => fire(ClientFire {
+                        event_id: event_id.clone(),
+                        stream: stream.clone(),
+                        payload,
+                        options,
+                    }),
                     None => {
                         return Err(RunnerError::InvalidValue {
                             operation: "send",
@@ -92,15 +100,19 @@ impl Scheduler {
 
     /// RUN-551: a root fire reads the clock once; inside a handler it inherits the frozen instant.
     pub(crate) fn fire_instant(&self, tx: Option<&RunTx>) -> i64 {
-        tx.and_then(RunTx::event_time_ms).unwrap_or_else(|| self.0.clock.now_ms())
+        tx.and_then(RunTx::event_time_ms)
+            .unwrap_or_else(|| self.0.clock.now_ms())
     }
 
     fn event_id(&self, tx: Option<&RunTx>, stream: &Link, options: &SendOptions) -> EventId {
         match (&options.caller_id, tx) {
             (Some((caller, session)), _) => caller_event_id(caller, session, stream),
-            (None, Some(tx)) => {
-                EventId::from(format!("evt:{}:{}:{}", tx.uuid(), tx.next_event_ordinal(), stream.id))
-            }
+            (None, Some(tx)) => EventId::from(format!(
+                "evt:{}:{}:{}",
+                tx.uuid(),
+                tx.next_event_ordinal(),
+                stream.id
+            )),
             (None, None) => EventId::from(format!("evt:{}:{}", self.0.storage.mint().uuid(), stream.id)),
         }
     }
@@ -120,10 +132,13 @@ impl Scheduler {
             operation: "send",
             reason: format!("run {} has no wave to emit into", stamp.action_id),
         })?;
-        let home = destination.space().cloned().ok_or_else(|| RunnerError::InvalidValue {
-            operation: "send",
-            reason: "the seal destination names no home space (RUN-610)".to_owned(),
-        })?;
+        let home = destination
+            .space()
+            .cloned()
+            .ok_or_else(|| RunnerError::InvalidValue {
+                operation: "send",
+                reason: "the seal destination names no home space (RUN-610)".to_owned(),
+            })?;
         let sidecar = stream_sidecar_id(&stream.id, &stream.path, stream.scope);
         if stream.space != home {
             let sessionless_space_scope = acting.user.is_none() && acting.session.is_none();
@@ -137,7 +152,10 @@ impl Scheduler {
                 acting_session: acting.session,
                 sessionless_space_scope,
                 capability_ref: stream_append(&sidecar),
-                source_event: stamp.stream_entry.as_ref().map(|e| (e.sidecar_id.clone(), e.event_id.clone())),
+                source_event: stamp
+                    .stream_entry
+                    .as_ref()
+                    .map(|e| (e.sidecar_id.clone(), e.event_id.clone())),
             };
             return Ok(destination.stage_outbound_append(tx, row)?);
         }
@@ -180,7 +198,10 @@ fn emission_actor(tx: &RunTx, stamp: &RunStamp) -> Acting {
     match stamp.kind {
         RunKind::EventHandler => stamp.acting.clone().unwrap_or_default(),
         RunKind::Derivation if stamp.attribution_from_scope => {
-            let stamped = stamp.action_scope_key.as_ref().map_or(Scope::Space, ScopeKey::scope);
+            let stamped = stamp
+                .action_scope_key
+                .as_ref()
+                .map_or(Scope::Space, ScopeKey::scope);
             let scope = tx.narrowest_read_scope().max(stamped);
             tx.update_stamp(|stamp| {
                 stamp.emitted_scope = Some(stamp.emitted_scope.map_or(scope, |earlier| earlier.min(scope)));
@@ -192,13 +213,26 @@ fn emission_actor(tx: &RunTx, stamp: &RunStamp) -> Acting {
 }
 
 /// The entry as its emitter appends it; the store adds `seq` (RUN-571).
-fn stream_entry(stream: &Link, event_id: &EventId, payload: &Value, acting: &Acting, trusted: bool) -> StreamEntry {
-    let target = StreamLink { id: stream.id.clone(), path: stream.path.clone(), scope: stream.scope };
+fn stream_entry(
+    stream: &Link,
+    event_id: &EventId,
+    payload: &Value,
+    acting: &Acting,
+    trusted: bool,
+) -> StreamEntry {
+    let target = StreamLink {
+        id: stream.id.clone(),
+        path: stream.path.clone(),
+        scope: stream.scope,
+    };
     let payload = (!payload.is_undefined()).then(|| payload.clone());
     let mut entry = StreamEntry::new(event_id.clone(), target, payload);
     entry.fired_at = Some(FiredAt {
         user: acting.user.clone(),
-        session: acting.session.clone().unwrap_or_else(|| SessionId::from(SERVER_SESSION)),
+        session: acting
+            .session
+            .clone()
+            .unwrap_or_else(|| SessionId::from(SERVER_SESSION)),
         client_seq: None,
     });
     entry.renderer_trusted = trusted;
@@ -208,16 +242,29 @@ fn stream_entry(stream: &Link, event_id: &EventId, payload: &Value, acting: &Act
 /// RUN-571: a raw mergeable append of one entry. The tail read is mechanics: were it a scheduling or commit read,
 /// every neighbour's append would re-run and re-emit the sender.
 fn append_entry(tx: &RunTx, home: &SpaceId, sidecar: &EntityId, entry: Value) -> Result<(), RunnerError> {
-    let address = Address::document(home.clone(), sidecar.clone(), Scope::Space).at(path(["value", "entries"]));
-    let marks = ReadMeta { mergeable_op: true, exclude_from_conflict: true, ..ReadMeta::UNTRACKED };
+    let address =
+        Address::document(home.clone(), sidecar.clone(), Scope::Space).at(path(["value", "entries"]));
+    let marks = ReadMeta {
+        mergeable_op: true,
+        exclude_from_conflict: true,
+        ..ReadMeta::UNTRACKED
+    };
     let mut entries: Vec<Value> = match tx.read(&address, marks)? {
         Read::Found(Value::Array(entries)) => entries.elements().map(|(_, entry)| entry.clone()).collect(),
         Read::Found(_) | Read::NoDocument | Read::NoPath { .. } => Vec::new(),
     };
     entries.push(entry);
-    tx.merging(&address, MergeableOp::Append, || tx.write(&address, Some(Value::from(entries))))
+    tx.merging(&address, MergeableOp::Append, || {
+        tx.write(&address, Some(Value::from(entries)))
+    })
 }
 
 fn path_value(stream: &Link) -> Value {
-    Value::from(stream.path.iter().map(|segment| Value::from(segment.as_str())).collect::<Vec<_>>())
+    Value::from(
+        stream
+            .path
+            .iter()
+            .map(|segment| Value::from(segment.as_str()))
+            .collect::<Vec<_>>(),
+    )
 }

@@ -113,7 +113,9 @@ impl fmt::Debug for EventDelivery {
 impl EventDelivery {
     /// The identity the handler's scoped documents resolve with; `None` = the runtime's own (not served).
     pub fn actor(&self) -> Option<ScopeIdentity> {
-        self.served.as_ref().map(|served| crate::seal::identity_of(&served.fired_at))
+        self.served
+            .as_ref()
+            .map(|served| crate::seal::identity_of(&served.fired_at))
     }
 }
 
@@ -150,7 +152,14 @@ pub(crate) struct Queued {
 
 impl Queued {
     pub(crate) fn new(event: EventDelivery) -> Queued {
-        Queued { event, park: Park::Ready, attempts: 0, first_failure_ms: None, loader_succeeded: false, preflights: 0 }
+        Queued {
+            event,
+            park: Park::Ready,
+            attempts: 0,
+            first_failure_ms: None,
+            loader_succeeded: false,
+            preflights: 0,
+        }
     }
 }
 
@@ -215,7 +224,13 @@ impl EventQueue {
     /// Takes an event in. With `collapse` (off arm) a full backlog collapses last-wins into a minted-id entry of
     /// the same origin, or refuses; without it nothing is ever merged, because a merge would destroy a durable id.
     pub(crate) fn push(&mut self, event: EventDelivery, collapse: bool) -> Enqueued {
-        if collapse && self.slots.values().filter(|q| q.event.stream.same_place(&event.stream)).count() >= BACKLOG_CAP
+        if collapse
+            && self
+                .slots
+                .values()
+                .filter(|q| q.event.stream.same_place(&event.stream))
+                .count()
+                >= BACKLOG_CAP
         {
             let origin = event.origin.as_ref().map(RunTx::id);
             let target = self.slots.values_mut().rev().find(|q| {
@@ -239,8 +254,15 @@ impl EventQueue {
 
     /// Removes every queued event that matches; they were never dispatched.
     pub(crate) fn remove_where(&mut self, matches: impl Fn(&Queued) -> bool) -> Vec<Queued> {
-        let slots: Vec<u64> = self.iter().filter(|(_, q)| matches(q)).map(|(slot, _)| slot).collect();
-        slots.into_iter().filter_map(|slot| self.slots.remove(&slot)).collect()
+        let slots: Vec<u64> = self
+            .iter()
+            .filter(|(_, q)| matches(q))
+            .map(|(slot, _)| slot)
+            .collect();
+        slots
+            .into_iter()
+            .filter_map(|slot| self.slots.remove(&slot))
+            .collect()
     }
 }
 
@@ -308,8 +330,15 @@ mod tests {
             (CommitErrorName::Conflict, Disposition::Retry(25.0)),
             (CommitErrorName::Inconsistent, Disposition::Retry(25.0)),
         ] {
-            assert_eq!(disposition(&CommitError::new(name, "x"), true, 6, 10, 0.0), expected, "{name:?}");
-            assert_eq!(disposition(&CommitError::new(name, "x"), false, 6, 10, 0.0), Disposition::Drop);
+            assert_eq!(
+                disposition(&CommitError::new(name, "x"), true, 6, 10, 0.0),
+                expected,
+                "{name:?}"
+            );
+            assert_eq!(
+                disposition(&CommitError::new(name, "x"), false, 6, 10, 0.0),
+                Disposition::Drop
+            );
         }
         let conflict = CommitError::new(CommitErrorName::Conflict, "x");
         assert_eq!(disposition(&conflict, true, 6, 30_000, 0.0), Disposition::GaveUp);

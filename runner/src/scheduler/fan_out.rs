@@ -102,17 +102,27 @@ impl FanOut {
     pub fn demanded(&self, demanders: &[ScopeIdentity]) -> Vec<DemandedInstance> {
         let mut pairs: Vec<&ScopeIdentity> = demanders.iter().filter(|d| d.principal.is_some()).collect();
         pairs.sort_by(|a, b| (&a.principal, &a.session_id).cmp(&(&b.principal, &b.session_id)));
-        let Some(smallest) = pairs.first() else { return Vec::new() };
+        let Some(smallest) = pairs.first() else {
+            return Vec::new();
+        };
         if !self.narrowed {
-            return vec![DemandedInstance { key: ScopeKey::space(), identity: (*smallest).clone() }];
+            return vec![DemandedInstance {
+                key: ScopeKey::space(),
+                identity: (*smallest).clone(),
+            }];
         }
         let mut wanted: Vec<DemandedInstance> = Vec::new();
         for pair in pairs {
             // A session-deep pair without a session resolves nothing and runs nothing; a later pair of the
             // same principal (or a repetition of the same pair) resolves to a key already listed.
-            let Some(key) = self.key_at_ratchet(pair) else { continue };
+            let Some(key) = self.key_at_ratchet(pair) else {
+                continue;
+            };
             if wanted.iter().all(|w| w.key != key) {
-                wanted.push(DemandedInstance { key, identity: pair.clone() });
+                wanted.push(DemandedInstance {
+                    key,
+                    identity: pair.clone(),
+                });
             }
         }
         wanted
@@ -149,16 +159,24 @@ impl FanOut {
     /// Notes the start of a run of `key` as `identity`, so that a change arriving during it is not lost. Runs
     /// are synchronous: a node has at most one in progress.
     pub fn run_started(&mut self, key: &ScopeKey, identity: &ScopeIdentity) {
-        self.running = Some(Running { key: key.clone(), identity: identity.clone(), disturbed: false });
+        self.running = Some(Running {
+            key: key.clone(),
+            identity: identity.clone(),
+            disturbed: false,
+        });
     }
 
     /// Records the finished run: the ratchet learns `discovered`, the record moves to the key at the new
     /// ratchet, and it becomes clean unless a cause arrived while it ran. Returns whether the ratchet moved.
     /// Without a run in progress nothing is recorded.
     pub fn run_finished(&mut self, discovered: Scope, log: ReadLog) -> bool {
-        let Some(run) = self.running.take() else { return false };
+        let Some(run) = self.running.take() else {
+            return false;
+        };
         let moved = self.discover(&run.identity, discovered);
-        let key = self.key_at_ratchet(&run.identity).unwrap_or_else(|| run.key.clone());
+        let key = self
+            .key_at_ratchet(&run.identity)
+            .unwrap_or_else(|| run.key.clone());
         if key != run.key {
             self.instances.remove(&run.key);
             self.clean.remove(&run.key);
@@ -168,7 +186,13 @@ impl FanOut {
         } else {
             self.clean.insert(key.clone());
         }
-        self.instances.insert(key, InstanceRecord { identity: run.identity, log });
+        self.instances.insert(
+            key,
+            InstanceRecord {
+                identity: run.identity,
+                log,
+            },
+        );
         moved
     }
 
@@ -204,7 +228,10 @@ impl FanOut {
 
     /// The demanded instances that are not current, in demand order.
     pub fn to_run(&self, demanders: &[ScopeIdentity]) -> Vec<DemandedInstance> {
-        self.demanded(demanders).into_iter().filter(|d| !self.clean.contains(&d.key)).collect()
+        self.demanded(demanders)
+            .into_iter()
+            .filter(|d| !self.clean.contains(&d.key))
+            .collect()
     }
 
     /// Union of the reads of all instances: what the node subscribes to.

@@ -41,7 +41,15 @@ pub(crate) struct Gate {
 impl Gate {
     /// The earliest instant at which the node may run, or `None` for now.
     pub(crate) fn eligible_at(&self) -> Option<i64> {
-        [self.debounce_until, self.throttle_until, self.backoff_until, self.hold_until].into_iter().flatten().max()
+        [
+            self.debounce_until,
+            self.throttle_until,
+            self.backoff_until,
+            self.hold_until,
+        ]
+        .into_iter()
+        .flatten()
+        .max()
     }
 
     /// True when the node has to wait.
@@ -56,7 +64,10 @@ impl Gate {
 
     /// True when a debounce or throttle window is open: a trailing run is due (SS-502).
     pub(crate) fn armed(&self, now: i64) -> bool {
-        [self.debounce_until, self.throttle_until].into_iter().flatten().any(|at| at > now)
+        [self.debounce_until, self.throttle_until]
+            .into_iter()
+            .flatten()
+            .any(|at| at > now)
     }
 
     /// The node became invalid: the debounce window starts anew.
@@ -85,7 +96,9 @@ impl Gate {
 
     /// A pass ended with the node off budget (RUN-534).
     pub(crate) fn back_off(&mut self, now: i64) {
-        let delay = BACKOFF_BASE_MS.saturating_mul(1 << self.streak.min(16)).min(BACKOFF_MAX_MS);
+        let delay = BACKOFF_BASE_MS
+            .saturating_mul(1 << self.streak.min(16))
+            .min(BACKOFF_MAX_MS);
         self.backoff_until = Some(now + delay);
         self.streak += 1;
     }
@@ -107,7 +120,8 @@ impl Gate {
     }
 
     fn slow(&self) -> bool {
-        self.runs >= AUTO_DEBOUNCE_RUNS && self.total_run_ms >= AUTO_DEBOUNCE_AVERAGE_MS * i64::from(self.runs)
+        self.runs >= AUTO_DEBOUNCE_RUNS
+            && self.total_run_ms >= AUTO_DEBOUNCE_AVERAGE_MS * i64::from(self.runs)
     }
 }
 
@@ -130,7 +144,10 @@ mod tests {
 
     #[test]
     fn run_535_debounce_gates_only_after_the_first_run_and_rearms() {
-        let timing = Timing { debounce: Some(50), ..Timing::default() };
+        let timing = Timing {
+            debounce: Some(50),
+            ..Timing::default()
+        };
         let mut gate = Gate::default();
         gate.invalidated(NodeKind::Computation, &timing, 0);
         assert!(!gate.closed(0));

@@ -9,9 +9,9 @@ use memory_wire::{ScopeIdentity, Value};
 use rustc_hash::FxHashMap;
 
 use crate::address::Address;
+use crate::keys::{EntityKey, EntityNameKey, entity_key, entity_name_key};
 use crate::scheduler::fan_out::Dirt;
 use crate::scheduler::gates::Gate;
-use crate::keys::{EntityKey, EntityNameKey, entity_key, entity_name_key};
 use crate::scheduler::node::{Node, NodeId, NodeSpec, Status};
 use crate::scheduler::trigger::{Depth, ReadLog, overlaps, triggers};
 
@@ -69,9 +69,15 @@ impl Graph {
         self.next += 1;
         let parent = parent.filter(|p| self.nodes.contains_key(p));
         for address in spec.writes.iter().chain(&spec.materializes) {
-            self.writers.entry(entity_name_key(address)).or_default().insert(id);
+            self.writers
+                .entry(entity_name_key(address))
+                .or_default()
+                .insert(id);
         }
-        let demanded = spec.writes.iter().any(|address| self.demanded.contains_key(&entity_name_key(address)));
+        let demanded = spec
+            .writes
+            .iter()
+            .any(|address| self.demanded.contains_key(&entity_name_key(address)));
         let node = Node {
             id,
             spec,
@@ -106,7 +112,9 @@ impl Graph {
 
     /// Drops a node with its index entries and edges (RUN-504). Answers its children.
     pub(crate) fn unregister(&mut self, id: NodeId) -> BTreeSet<NodeId> {
-        let Some(node) = self.nodes.get(&id) else { return BTreeSet::new() };
+        let Some(node) = self.nodes.get(&id) else {
+            return BTreeSet::new();
+        };
         let (writers, readers) = (node.writers.clone(), node.readers.clone());
         for writer in writers {
             self.disconnect(id, writer);
@@ -114,7 +122,9 @@ impl Graph {
         for reader in readers {
             self.disconnect(reader, id);
         }
-        let Some(node) = self.nodes.remove(&id) else { return BTreeSet::new() };
+        let Some(node) = self.nodes.remove(&id) else {
+            return BTreeSet::new();
+        };
         self.stale.remove(&id);
         for key in node.triggers.keys() {
             remove_from(&mut self.by_trigger, key, id);
@@ -133,7 +143,9 @@ impl Graph {
 
     /// The single setter of a node's status (RUN-501).
     pub(crate) fn set_status(&mut self, id: NodeId, status: Status) {
-        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let Some(node) = self.nodes.get_mut(&id) else {
+            return;
+        };
         node.status = status;
         match status {
             Status::Clean => self.stale.remove(&id),
@@ -145,15 +157,24 @@ impl Graph {
     pub(crate) fn subscribe(&mut self, id: NodeId, log: ReadLog) {
         let mut by_key: FxHashMap<EntityKey, Vec<(crate::address::Path, Depth)>> = FxHashMap::default();
         for (address, depth) in log.iter() {
-            by_key.entry(self.trigger_key(address)).or_default().push((address.path.clone(), depth));
+            by_key
+                .entry(self.trigger_key(address))
+                .or_default()
+                .push((address.path.clone(), depth));
         }
-        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let Some(node) = self.nodes.get_mut(&id) else {
+            return;
+        };
         if node.reads == log {
             return;
         }
         let old_keys = std::mem::replace(&mut node.triggers, by_key);
         let old_reads = std::mem::replace(&mut node.reads, log);
-        let names: BTreeSet<EntityNameKey> = self.nodes[&id].reads.iter().map(|(a, _)| entity_name_key(a)).collect();
+        let names: BTreeSet<EntityNameKey> = self.nodes[&id]
+            .reads
+            .iter()
+            .map(|(a, _)| entity_name_key(a))
+            .collect();
         for key in old_keys.keys() {
             if !self.nodes[&id].triggers.contains_key(key) {
                 remove_from(&mut self.by_trigger, key, id);
@@ -165,9 +186,16 @@ impl Graph {
             }
         }
         let old_names: BTreeSet<EntityNameKey> = old_reads.iter().map(|(a, _)| entity_name_key(a)).collect();
-        let declared: BTreeSet<EntityNameKey> =
-            self.nodes[&id].spec.declared_reads.iter().map(entity_name_key).collect();
-        for name in old_names.difference(&names).filter(|name| !declared.contains(*name)) {
+        let declared: BTreeSet<EntityNameKey> = self.nodes[&id]
+            .spec
+            .declared_reads
+            .iter()
+            .map(entity_name_key)
+            .collect();
+        for name in old_names
+            .difference(&names)
+            .filter(|name| !declared.contains(*name))
+        {
             remove_from(&mut self.readers, name, id);
         }
         for name in names.difference(&old_names) {
@@ -186,13 +214,17 @@ impl Graph {
         source: Option<NodeId>,
     ) -> Vec<NodeId> {
         let key = self.trigger_key(address);
-        let Some(readers) = self.by_trigger.get(&key) else { return Vec::new() };
+        let Some(readers) = self.by_trigger.get(&key) else {
+            return Vec::new();
+        };
         let concerned: Vec<NodeId> = readers
             .iter()
             .filter(|id| Some(**id) != source)
             .filter(|id| {
                 self.nodes[*id].triggers.get(&key).is_some_and(|reads| {
-                    reads.iter().any(|(path, depth)| triggers(path, *depth, &address.path, before, after))
+                    reads
+                        .iter()
+                        .any(|(path, depth)| triggers(path, *depth, &address.path, before, after))
                 })
             })
             .copied()
@@ -205,7 +237,9 @@ impl Graph {
 
     /// Marks one node invalid because of `cause` (RUN-513, RUN-545).
     pub(crate) fn invalidate(&mut self, id: NodeId, cause: Address) {
-        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let Some(node) = self.nodes.get_mut(&id) else {
+            return;
+        };
         if let Some(fan_out) = &mut node.fan_out {
             fan_out.dirty(&Dirt::of_change(cause.scope_key.as_ref()));
         }
@@ -220,7 +254,11 @@ impl Graph {
 
     /// Makes a node run again without dirtying its instances: only those not clean run (RUN-546).
     pub(crate) fn reconsider(&mut self, id: NodeId) {
-        if self.nodes.get(&id).is_some_and(|node| node.status == Status::Clean) {
+        if self
+            .nodes
+            .get(&id)
+            .is_some_and(|node| node.status == Status::Clean)
+        {
             self.set_status(id, Status::Invalid);
         }
     }
@@ -229,7 +267,10 @@ impl Graph {
 
     /// Nodes whose write surface or envelope holds this document, by scope name.
     pub(crate) fn writers_of(&self, address: &Address) -> BTreeSet<NodeId> {
-        self.writers.get(&entity_name_key(address)).cloned().unwrap_or_default()
+        self.writers
+            .get(&entity_name_key(address))
+            .cloned()
+            .unwrap_or_default()
     }
 
     /// Nodes that write what `log` reads, the direct ones only.
@@ -237,9 +278,13 @@ impl Graph {
         let mut found = BTreeSet::new();
         for (read, depth) in log.iter() {
             for id in self.writers.get(&entity_name_key(read)).into_iter().flatten() {
-                if self.nodes[id].spec.writes.iter().chain(&self.nodes[id].spec.materializes).any(|write| {
-                    write.same_document(read) && overlaps(&read.path, &write.path, depth)
-                }) {
+                if self.nodes[id]
+                    .spec
+                    .writes
+                    .iter()
+                    .chain(&self.nodes[id].spec.materializes)
+                    .any(|write| write.same_document(read) && overlaps(&read.path, &write.path, depth))
+                {
                     found.insert(*id);
                 }
             }
@@ -248,7 +293,12 @@ impl Graph {
     }
 
     fn index_declared_reads(&mut self, id: NodeId) {
-        let names: Vec<EntityNameKey> = self.nodes[&id].spec.declared_reads.iter().map(entity_name_key).collect();
+        let names: Vec<EntityNameKey> = self.nodes[&id]
+            .spec
+            .declared_reads
+            .iter()
+            .map(entity_name_key)
+            .collect();
         for name in names {
             self.readers.entry(name).or_default().insert(id);
         }
@@ -279,7 +329,10 @@ impl Graph {
     /// Brings the edges from `reader` to its writers in line with its reads.
     fn relink_writers(&mut self, reader: NodeId) {
         let node = &self.nodes[&reader];
-        let declared = ReadLog { recursive: node.spec.declared_reads.clone(), shallow: Vec::new() };
+        let declared = ReadLog {
+            recursive: node.spec.declared_reads.clone(),
+            shallow: Vec::new(),
+        };
         let mut wanted = self.writers_of_log(&node.reads);
         wanted.extend(self.writers_of_log(&declared));
         wanted.remove(&reader);
@@ -293,7 +346,11 @@ impl Graph {
     }
 
     fn connect(&mut self, reader: NodeId, writer: NodeId) {
-        if !self.nodes.get_mut(&reader).is_some_and(|node| node.writers.insert(writer)) {
+        if !self
+            .nodes
+            .get_mut(&reader)
+            .is_some_and(|node| node.writers.insert(writer))
+        {
             return;
         }
         if let Some(node) = self.nodes.get_mut(&writer) {
@@ -305,7 +362,11 @@ impl Graph {
     }
 
     fn disconnect(&mut self, reader: NodeId, writer: NodeId) {
-        if !self.nodes.get_mut(&reader).is_some_and(|node| node.writers.remove(&writer)) {
+        if !self
+            .nodes
+            .get_mut(&reader)
+            .is_some_and(|node| node.writers.remove(&writer))
+        {
             return;
         }
         let reader_live = self.nodes[&reader].live();
@@ -323,7 +384,9 @@ impl Graph {
     fn grant(&mut self, writer: NodeId) {
         let mut waiting = vec![writer];
         while let Some(id) = waiting.pop() {
-            let Some(node) = self.nodes.get_mut(&id) else { continue };
+            let Some(node) = self.nodes.get_mut(&id) else {
+                continue;
+            };
             let was_live = node.live();
             node.live_refs += 1;
             if !was_live {
@@ -365,7 +428,9 @@ impl Graph {
 
     /// Changes what makes a node a root, with the liveness bracket of RUN-522. Answers whether it came alive.
     pub(crate) fn set_root(&mut self, id: NodeId, flip: impl FnOnce(&mut Node)) -> bool {
-        let Some(node) = self.nodes.get_mut(&id) else { return false };
+        let Some(node) = self.nodes.get_mut(&id) else {
+            return false;
+        };
         let was_live = node.live();
         flip(node);
         let is_live = node.live();
@@ -391,7 +456,10 @@ impl Graph {
             return Vec::new();
         }
         let writers = self.writers.get(&name).cloned().unwrap_or_default();
-        writers.into_iter().filter(|id| self.set_root(*id, |node| node.demanded = true)).collect()
+        writers
+            .into_iter()
+            .filter(|id| self.set_root(*id, |node| node.demanded = true))
+            .collect()
     }
 
     /// Takes one host demand back.
@@ -407,7 +475,11 @@ impl Graph {
             }
         }
         for id in self.writers.get(name).cloned().unwrap_or_default() {
-            let still = self.nodes[&id].spec.writes.iter().any(|w| self.demanded.contains_key(&entity_name_key(w)));
+            let still = self.nodes[&id]
+                .spec
+                .writes
+                .iter()
+                .any(|w| self.demanded.contains_key(&entity_name_key(w)));
             if !still {
                 self.set_root(id, |node| node.demanded = false);
             }
@@ -418,14 +490,22 @@ impl Graph {
     #[cfg(test)]
     pub(crate) fn rebuilt_liveness(&self) -> BTreeMap<NodeId, (bool, usize)> {
         let mut live: BTreeSet<NodeId> = BTreeSet::new();
-        let mut waiting: Vec<NodeId> = self.nodes.values().filter(|n| n.is_root()).map(|n| n.id).collect();
+        let mut waiting: Vec<NodeId> = self
+            .nodes
+            .values()
+            .filter(|n| n.is_root())
+            .map(|n| n.id)
+            .collect();
         while let Some(id) = waiting.pop() {
             if live.insert(id) {
                 waiting.extend(self.nodes[&id].writers.iter().copied());
             }
         }
         let refs = |node: &Node| node.readers.iter().filter(|r| live.contains(r)).count();
-        self.nodes.values().map(|node| (node.id, (live.contains(&node.id), refs(node)))).collect()
+        self.nodes
+            .values()
+            .map(|node| (node.id, (live.contains(&node.id), refs(node))))
+            .collect()
     }
 
     fn trigger_key(&self, address: &Address) -> EntityKey {

@@ -305,7 +305,10 @@ impl Scheduler {
     /// Registers a node (RUN-503). Registered while an action runs, it becomes that action's child and is run
     /// in the same pass.
     pub fn register(&self, spec: NodeSpec) -> Result<NodeId, RunnerError> {
-        if self.0.posture == Posture::Serving && spec.action_id.starts_with("anon-") && !spec.writes.is_empty() {
+        if self.0.posture == Posture::Serving
+            && spec.action_id.starts_with("anon-")
+            && !spec.writes.is_empty()
+        {
             return Err(RunnerError::InvalidValue {
                 operation: "register",
                 reason: format!("action {} writes and has no durable id (RUN-604)", spec.action_id),
@@ -334,7 +337,9 @@ impl Scheduler {
         }
         let shared = Rc::downgrade(&self.0);
         synced.then(move |()| {
-            let Some(scheduler) = shared.upgrade().map(Scheduler) else { return };
+            let Some(scheduler) = shared.upgrade().map(Scheduler) else {
+                return;
+            };
             if let Some(node) = scheduler.0.state.borrow_mut().graph.node_mut(id) {
                 node.gate.release_hold();
             }
@@ -375,7 +380,11 @@ impl Scheduler {
 
     fn handler_of(&self, stream: &Link) -> Option<Rc<dyn EventHandler>> {
         let state = self.0.state.borrow();
-        state.handlers.iter().find(|h| h.stream.same_place(stream)).map(|h| Rc::clone(&h.code))
+        state
+            .handlers
+            .iter()
+            .find(|h| h.stream.same_place(stream))
+            .map(|h| Rc::clone(&h.code))
     }
 
     // --- change -> invalid -----------------------------------------------------------------------------------
@@ -462,7 +471,10 @@ impl Scheduler {
         };
         *self.0.subscription.borrow_mut() = None;
         for queued in dropped {
-            self.finish_event(queued, Err(crate::error::CommitError::aborted("runtime disposed")));
+            self.finish_event(
+                queued,
+                Err(crate::error::CommitError::aborted("runtime disposed")),
+            );
         }
         self.ring();
     }

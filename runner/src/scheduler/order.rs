@@ -24,8 +24,11 @@ pub(crate) fn sorted(graph: &Graph, set: &BTreeSet<NodeId>) -> Vec<NodeId> {
         }
         waits_for.insert(id, before);
     }
-    let mut ready: BTreeSet<NodeId> =
-        waits_for.iter().filter(|(_, before)| before.is_empty()).map(|(id, _)| *id).collect();
+    let mut ready: BTreeSet<NodeId> = waits_for
+        .iter()
+        .filter(|(_, before)| before.is_empty())
+        .map(|(id, _)| *id)
+        .collect();
     let mut placed: BTreeSet<NodeId> = BTreeSet::new();
     let mut order = Vec::with_capacity(waits_for.len());
     while !waits_for.is_empty() {
@@ -57,7 +60,10 @@ fn break_cycle(
     placed: &BTreeSet<NodeId>,
 ) -> NodeId {
     let rank = |id: &NodeId, before: &BTreeSet<NodeId>| {
-        let parent_placed = graph.node(*id).and_then(|n| n.parent).is_some_and(|p| placed.contains(&p));
+        let parent_placed = graph
+            .node(*id)
+            .and_then(|n| n.parent)
+            .is_some_and(|p| placed.contains(&p));
         (!parent_placed, before.len(), *id)
     };
     waits_for

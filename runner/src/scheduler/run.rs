@@ -39,7 +39,9 @@ impl Scheduler {
             let demanders = self.demanders_of(id);
             let next = {
                 let mut state = self.0.state.borrow_mut();
-                let Some(node) = state.graph.node_mut(id) else { return };
+                let Some(node) = state.graph.node_mut(id) else {
+                    return;
+                };
                 if demanders.iter().all(|pair| pair.principal.is_none()) {
                     node.fan_out = None;
                     RunAs::Fallback
@@ -48,8 +50,9 @@ impl Scheduler {
                     let wanted = fan_out.demanded(&demanders);
                     fan_out.prune(&wanted);
                     budget = budget.max(wanted.len() * PASS_RUN_BUDGET as usize);
-                    let pick =
-                        wanted.into_iter().find(|w| !fan_out.is_clean(&w.key) && !deferred.contains(&w.key));
+                    let pick = wanted
+                        .into_iter()
+                        .find(|w| !fan_out.is_clean(&w.key) && !deferred.contains(&w.key));
                     match pick {
                         Some(instance) => RunAs::Demanded(instance),
                         None => {
@@ -106,8 +109,14 @@ impl Scheduler {
         };
         let (action, action_id, causes) = {
             let mut state = self.0.state.borrow_mut();
-            let Some(node) = state.graph.node_mut(id) else { return false };
-            let taken = (node.spec.action.clone(), node.spec.action_id.clone(), std::mem::take(&mut node.causes));
+            let Some(node) = state.graph.node_mut(id) else {
+                return false;
+            };
+            let taken = (
+                node.spec.action.clone(),
+                node.spec.action_id.clone(),
+                std::mem::take(&mut node.causes),
+            );
             if let (Some(fan_out), Some(instance)) = (&mut node.fan_out, &instance) {
                 fan_out.run_started(&instance.key, &instance.identity);
             }
@@ -162,7 +171,9 @@ impl Scheduler {
                 let shared = std::rc::Rc::downgrade(&self.0);
                 let origin = tx.clone();
                 settled.then(move |outcome| {
-                    let Some(scheduler) = shared.upgrade().map(Scheduler) else { return };
+                    let Some(scheduler) = shared.upgrade().map(Scheduler) else {
+                        return;
+                    };
                     match outcome {
                         Ok(()) => scheduler.run_stood(id),
                         Err(error) => {
@@ -202,20 +213,26 @@ impl Scheduler {
         let mut state = self.0.state.borrow_mut();
         state.running = None;
         state.executing = false;
-        let Some(node) = state.graph.node_mut(id) else { return None };
+        let Some(node) = state.graph.node_mut(id) else {
+            return None;
+        };
         let timing = node.spec.timing;
         node.gate.ran(&timing, started, finished);
         let (reads, key) = match instance {
             Some(instance) => {
                 let fan_out = node.fan_out.get_or_insert_with(FanOut::default);
                 fan_out.run_finished(discovered, log);
-                let key = fan_out.key_at_ratchet(&instance.identity).unwrap_or_else(|| instance.key.clone());
+                let key = fan_out
+                    .key_at_ratchet(&instance.identity)
+                    .unwrap_or_else(|| instance.key.clone());
                 (fan_out.union_log(), Some(key))
             }
             None => {
                 if self.0.posture == Posture::Serving && discovered != Scope::Space {
                     // Remembered, so that an arriving demander finds the node narrowed (RUN-548).
-                    node.fan_out.get_or_insert_with(FanOut::default).discover(&ScopeIdentity::default(), discovered);
+                    node.fan_out
+                        .get_or_insert_with(FanOut::default)
+                        .discover(&ScopeIdentity::default(), discovered);
                 }
                 (log, None)
             }
@@ -227,13 +244,21 @@ impl Scheduler {
     /// RUN-59: a derivation that read an absent scoped instance which this loop still has to produce is withdrawn,
     /// and re-runs when it arrives.
     fn none_owed(&self, log: &ReactivityLog) -> Result<(), RunFailure> {
-        let Some(owed) = self.owed_instances() else { return Ok(()) };
+        let Some(owed) = self.owed_instances() else {
+            return Ok(());
+        };
         for read in log.reads.iter().chain(&log.shallow_reads) {
             let Some(key) = &read.scope_key else { continue };
             let replica = self.0.storage.replica(&read.space);
-            let document = DocKey { instance: Instance::Key(key.clone()), id: read.id.clone() };
+            let document = DocKey {
+                instance: Instance::Key(key.clone()),
+                id: read.id.clone(),
+            };
             if replica.visible(&document).is_none() && owed.owes(&read.id, key) {
-                return Err(RunFailure::Withdrawn(format!("instance {key} of {} is still to be derived", read.id)));
+                return Err(RunFailure::Withdrawn(format!(
+                    "instance {key} of {} is still to be derived",
+                    read.id
+                )));
             }
         }
         Ok(())
@@ -256,7 +281,9 @@ impl Scheduler {
     ) {
         let action = {
             let mut state = self.0.state.borrow_mut();
-            let Some(node) = state.graph.node_mut(id) else { return };
+            let Some(node) = state.graph.node_mut(id) else {
+                return;
+            };
             let action = node.spec.action_id.clone();
             if !retriable(error) || node.retries >= MAX_REACTIVE_RETRIES {
                 drop(state);

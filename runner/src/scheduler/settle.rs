@@ -48,7 +48,11 @@ impl Scheduler {
                     }
                 }
                 Unit::Moved => {}
-                Unit::Quiet => return Step::Quiet { wake_at: self.wake_at() },
+                Unit::Quiet => {
+                    return Step::Quiet {
+                        wake_at: self.wake_at(),
+                    };
+                }
             }
         }
     }
@@ -75,14 +79,23 @@ impl Scheduler {
     /// True when a debounce or throttle window will open a run later (SS-502).
     pub fn has_armed_gate_wake(&self) -> bool {
         let now = self.0.clock.now_ms();
-        self.0.state.borrow().graph.stale().any(|node| node.live() && node.gate.armed(now))
+        self.0
+            .state
+            .borrow()
+            .graph
+            .stale()
+            .any(|node| node.live() && node.gate.armed(now))
     }
 
     /// The nearest instant at which a gated node or a parked event becomes eligible (RUN-535).
     fn wake_at(&self) -> Option<i64> {
         let now = self.0.clock.now_ms();
         let state = self.0.state.borrow();
-        let gates = state.graph.stale().filter(|n| n.live()).filter_map(|n| n.gate.eligible_at());
+        let gates = state
+            .graph
+            .stale()
+            .filter(|n| n.live())
+            .filter_map(|n| n.gate.eligible_at());
         let retries = state.queue.iter().filter_map(|(_, queued)| match queued.park {
             Park::Until(at) => Some(at),
             Park::Ready | Park::Loading(_) | Park::Loads(_) | Park::Upstream | Park::Presync(_) => None,
@@ -99,29 +112,45 @@ impl Scheduler {
                 return Unit::Quiet;
             }
             if state.pass.is_none() {
-                let due = state.tick || state.queue_due(now) || state.graph.stale().any(|node| runnable(node, now));
+                let due =
+                    state.tick || state.queue_due(now) || state.graph.stale().any(|node| runnable(node, now));
                 if !due {
                     return Unit::Quiet;
                 }
                 state.tick = false;
-                let fresh: BTreeSet<NodeId> =
-                    state.graph.stale().filter(|node| node.provisional).map(|node| node.id).collect();
-                state.pass = Some(Pass { transient: fresh, ..Pass::default() });
+                let fresh: BTreeSet<NodeId> = state
+                    .graph
+                    .stale()
+                    .filter(|node| node.provisional)
+                    .map(|node| node.id)
+                    .collect();
+                state.pass = Some(Pass {
+                    transient: fresh,
+                    ..Pass::default()
+                });
             }
             if state.pass.as_ref().is_some_and(|pass| !pass.events_done) {
                 if let Some(pass) = state.pass.as_mut() {
                     pass.events_done = true;
                 }
                 drop(state);
-                return if self.event_phase() { Unit::Ran } else { Unit::Moved };
+                return if self.event_phase() {
+                    Unit::Ran
+                } else {
+                    Unit::Moved
+                };
             }
         }
         let next = {
             let mut state = self.0.state.borrow_mut();
             loop {
-                let Some(pass) = state.pass.as_mut() else { return Unit::Moved };
+                let Some(pass) = state.pass.as_mut() else {
+                    return Unit::Moved;
+                };
                 match pass.work.pop_front() {
-                    Some(id) if state.graph.node(id).is_some_and(|node| runnable(node, now)) => break Some(id),
+                    Some(id) if state.graph.node(id).is_some_and(|node| runnable(node, now)) => {
+                        break Some(id);
+                    }
                     Some(_) => {}
                     None => break None,
                 }
@@ -179,8 +208,11 @@ fn runnable(node: &Node, now: i64) -> bool {
 /// RUN-532.
 fn iteration_set(state: &State, now: i64) -> BTreeSet<NodeId> {
     let graph = &state.graph;
-    let mut seeds: BTreeSet<NodeId> =
-        graph.stale().filter(|n| runnable(n, now) && !n.is_materializer()).map(|n| n.id).collect();
+    let mut seeds: BTreeSet<NodeId> = graph
+        .stale()
+        .filter(|n| runnable(n, now) && !n.is_materializer())
+        .map(|n| n.id)
+        .collect();
     if seeds.is_empty() {
         seeds = graph.stale().filter(|n| runnable(n, now)).map(|n| n.id).collect();
     }
@@ -195,7 +227,12 @@ fn iteration_set(state: &State, now: i64) -> BTreeSet<NodeId> {
     let mut waiting: Vec<NodeId> = seeds.into_iter().collect();
     while let Some(id) = waiting.pop() {
         let Some(node) = graph.node(id) else { continue };
-        for reader in node.readers.iter().filter_map(|r| graph.node(*r)).filter(|r| r.live()) {
+        for reader in node
+            .readers
+            .iter()
+            .filter_map(|r| graph.node(*r))
+            .filter(|r| r.live())
+        {
             if set.insert(reader.id) && reader.stale() {
                 waiting.push(reader.id);
             }
@@ -206,12 +243,16 @@ fn iteration_set(state: &State, now: i64) -> BTreeSet<NodeId> {
 
 /// RUN-534: closes the pass, backs off what did not settle, and answers whether another pass is due.
 fn end_pass(state: &mut State, now: i64) -> bool {
-    let Some(pass) = state.pass.take() else { return false };
+    let Some(pass) = state.pass.take() else {
+        return false;
+    };
     let mut unsettled = false;
     let mut untouched = false;
     let ids: Vec<NodeId> = state.graph.nodes().map(|node| node.id).collect();
     for id in ids {
-        let Some(node) = state.graph.node_mut(id) else { continue };
+        let Some(node) = state.graph.node_mut(id) else {
+            continue;
+        };
         let runs = std::mem::take(&mut node.runs_this_pass);
         let waiting = node.stale() && node.live() && !node.gate.closed(now);
         match (waiting, runs) {
@@ -238,13 +279,16 @@ fn end_pass(state: &mut State, now: i64) -> bool {
 impl State {
     /// Can the head event be looked at?
     fn queue_due(&self, now: i64) -> bool {
-        self.queue.head().and_then(|slot| self.queue.get(slot)).is_some_and(|queued| match &queued.park {
-            Park::Ready | Park::Upstream => true,
-            Park::Until(at) => *at <= now,
-            Park::Loading(promise) => promise.is_settled(),
-            Park::Loads(promise) => promise.is_settled(),
-            Park::Presync(promise) => promise.is_settled(),
-        })
+        self.queue
+            .head()
+            .and_then(|slot| self.queue.get(slot))
+            .is_some_and(|queued| match &queued.park {
+                Park::Ready | Park::Upstream => true,
+                Park::Until(at) => *at <= now,
+                Park::Loading(promise) => promise.is_settled(),
+                Park::Loads(promise) => promise.is_settled(),
+                Park::Presync(promise) => promise.is_settled(),
+            })
     }
 }
 

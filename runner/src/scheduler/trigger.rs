@@ -22,7 +22,10 @@ pub struct ReadLog {
 impl ReadLog {
     /// Compacts what a transaction recorded (RUN-541).
     pub fn of(log: &ReactivityLog) -> ReadLog {
-        ReadLog { recursive: compact_recursive(log.reads.clone()), shallow: compact_shallow(log.shallow_reads.clone()) }
+        ReadLog {
+            recursive: compact_recursive(log.reads.clone()),
+            shallow: compact_shallow(log.shallow_reads.clone()),
+        }
     }
 
     /// Adds the reads of `other`.
@@ -95,7 +98,9 @@ enum Reach {
 }
 
 fn reach(document: Option<&Value>, path: &[SmolStr]) -> Reach {
-    let Some(root) = document else { return Reach::Lost(0) };
+    let Some(root) = document else {
+        return Reach::Lost(0);
+    };
     let mut at = root.clone();
     for (passed, segment) in path.iter().enumerate() {
         let next = match &at {
@@ -139,8 +144,9 @@ pub fn compact_recursive(mut reads: Vec<Address>) -> Vec<Address> {
     let mut kept: Vec<Address> = Vec::with_capacity(reads.len());
     for read in reads {
         // In sorted order an ancestor comes before its descendants, with only its other descendants between.
-        let covered =
-            kept.last().is_some_and(|top| same_instance(top, &read) && is_prefix(&top.path, &read.path));
+        let covered = kept
+            .last()
+            .is_some_and(|top| same_instance(top, &read) && is_prefix(&top.path, &read.path));
         if !covered {
             kept.push(read);
         }
@@ -168,5 +174,7 @@ fn same_instance(a: &Address, b: &Address) -> bool {
 }
 
 fn read_order(a: &Address, b: &Address) -> std::cmp::Ordering {
-    (&a.space, &a.id, instance_of(a)).cmp(&(&b.space, &b.id, instance_of(b))).then_with(|| a.path.cmp(&b.path))
+    (&a.space, &a.id, instance_of(a))
+        .cmp(&(&b.space, &b.id, instance_of(b)))
+        .then_with(|| a.path.cmp(&b.path))
 }

@@ -1,0 +1,230 @@
+//! A whole runtime whose runs commit to the store: no host, no overlay.
+
+mod lunch_poll;
+mod store_double;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use futures_util::future::{LocalBoxFuture, ready};
+use memory_wire::equality::value_equal;
+use memory_wire::error::{ErrorName, WireError};
+use memory_wire::{ScopeKey, Value, value};
+use runner::ambient::ManualClock;
+use runner::entity_derivation::entity_for;
+use runner::link::Link;
+use runner::runtime::{Posture, Runtime, RuntimeOptions, Timer, WakeSignal};
+use runner::scheduler::{EventOutcome, SendOptions, Step};
+use runner::{pattern::Pattern, piece};
+
+use lunch_poll::LunchPoll;
+use store_double::StoreDouble;
+
+/// Time that passes when somebody waits for it.
+struct VirtualTime(ManualClock);
+
+impl Timer for VirtualTime {
+    fn sleep_until(&self, at_ms: i64) -> LocalBoxFuture<'static, ()> {
+        use runner::ambient::Clock;
+        self.0.advance((at_ms - self.0.now_ms()).max(0));
+        Box::pin(ready(()))
+    }
+}
+
+struct Bench {
+    store: StoreDouble,
+    clock: ManualClock,
+    runtime: Runtime,
+}
+
+fn bench(store: &StoreDouble, name: &str) -> Bench {
+    let clock = ManualClock::at(1_700_000_000_000);
+    let storage = store.storage(name, &clock, |_| {});
+    let runtime = Runtime::new(RuntimeOptions {
+        posture: Posture::Standalone,
+        storage,
+        signal: WakeSignal::new(),
+        timer: Rc::new(VirtualTime(clock.clone())),
+    });
+    Bench {
+        store: store.clone(),
+        clock,
+        runtime,
+    }
+}
+
+impl Bench {
+    /// Runs both sides until neither moves.
+    fn settle(&self) {
+        loop {
+            let step = self.runtime.step();
+            let served = self.store.serve();
+            match step {
+                Step::Quiet { wake_at: Some(at) } if !served => {
+                    use runner::ambient::Clock;
+                    self.clock.advance((at - self.clock.now_ms()).max(1));
+                }
+                Step::Quiet { wake_at: None } if !served => return,
+                Step::Quiet { .. } | Step::Yielded => {}
+            }
+        }
+    }
+
+    fn piece(&self) -> Link {
+        Link::to_document(
+            self.store.space(),
+            entity_for(Value::from("poll")),
+            memory_wire::Scope::Space,
+        )
+    }
+
+    fn start(&self) -> Link {
+        let root = self.piece();
+        let tx = self.runtime.edit();
+        self.runtime
+            .run(&tx, &LunchPoll, value!({}), &root)
+            .expect("the piece starts");
+        assert!(matches!(tx.commit().peek(), None | Some(Ok(()))));
+        root
+    }
+
+    fn send(&self, root: &Link, stream: &str, event: Value) -> Rc<RefCell<Option<EventOutcome>>> {
+        let outcome = Rc::new(RefCell::new(None));
+        let told = Rc::clone(&outcome);
+        let link = Link {
+            path: vec![stream.into()],
+            ..root.clone()
+        };
+        let options = SendOptions {
+            on_outcome: Some(Box::new(move |o: &EventOutcome| {
+                *told.borrow_mut() = Some(o.clone())
+            })),
+            ..SendOptions::default()
+        };
+        self.runtime.send(&link, event, options).expect("sent");
+        outcome
+    }
+
+    #[track_caller]
+    fn assert_shows(&self, root: &Link, field: &str, expected: Value) {
+        let shown = Rc::new(RefCell::new(Value::Undefined));
+        let seen = Rc::clone(&shown);
+        let cell = self.runtime.cell(root.clone()).key(field);
+        let sink = cell.sink(move |view| {
+            *seen.borrow_mut() = view.as_ref().map(|v| v.to_value()).unwrap_or(Value::Undefined);
+            None
+        });
+        self.settle();
+        drop(sink);
+        let shown = shown.borrow().clone();
+        assert!(
+            value_equal(&shown, &expected),
+            "{field}: got {shown:?}, expected {expected:?}"
+        );
+    }
+}
+
+#[test]
+fn lunch_poll_runs_alone() {
+    let store = StoreDouble::default();
+    let bench = bench(&store, "alice");
+    let root = bench.start();
+    bench.settle();
+    for title in ["Pizza", "Ramen"] {
+        bench.send(&root, "addOption", value!({ "title": title }));
+    }
+    let vote = bench.send(&root, "vote", value!({ "option": "Ramen" }));
+    bench.send(&root, "type", value!({ "text": "su" }));
+    bench.settle();
+    assert!(
+        matches!(*vote.borrow(), Some(EventOutcome::Handled)),
+        "{:?}",
+        vote.borrow()
+    );
+    bench.assert_shows(
+        &root,
+        "tally",
+        value!([{ "option": "Pizza", "votes": 0.0 }, { "option": "Ramen", "votes": 1.0 }]),
+    );
+    bench.assert_shows(&root, "standing", value!("Ramen has 1"));
+    bench.assert_shows(&root, "preview", value!("SU"));
+    // It is all in the store: the shared tally once, what is mine under my key.
+    let links = piece::derived_links(&LunchPoll.graph(), &root);
+    let id = |name: &str| {
+        let found = links
+            .internals
+            .iter()
+            .find(|(cause, _)| cause.as_str() == Some(name));
+        found.unwrap_or_else(|| panic!("no {name}")).1.id.clone()
+    };
+    let me = bench.runtime.storage().identity();
+    let user = ScopeKey::resolve(memory_wire::Scope::User, &me).expect("signed in");
+    let session = ScopeKey::resolve(memory_wire::Scope::Session, &me).expect("signed in");
+    assert_eq!(store.value(&user, &id("myVote")).as_str(), Some("Ramen"));
+    assert_eq!(store.value(&user, &id("standing")).as_str(), Some("Ramen has 1"));
+    assert_eq!(store.value(&session, &id("draft")).as_str(), Some("su"));
+    assert_eq!(store.value(&session, &id("preview")).as_str(), Some("SU"));
+}
+
+#[test]
+fn a_refused_event_leaves_nothing_and_says_why() {
+    let store = StoreDouble::default();
+    let bench = bench(&store, "alice");
+    let root = bench.start();
+    bench.settle();
+    let before = store.server_seq();
+    let outcome = bench.send(&root, "addOption", value!({ "title": "  " }));
+    bench.settle();
+    match &*outcome.borrow() {
+        Some(EventOutcome::Failed(error)) => assert_eq!(error.message, "an option needs a title"),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(store.server_seq(), before);
+}
+
+/// RUN-556: a stale basis is tried again until it stands.
+#[test]
+fn run_556_a_conflicted_event_is_retried_and_counts_once() {
+    let store = StoreDouble::default();
+    let bench = bench(&store, "alice");
+    let root = bench.start();
+    bench.settle();
+    bench.send(&root, "addOption", value!({ "title": "Pizza" }));
+    bench.settle();
+    store.refuse_next(WireError::new(
+        ErrorName::Conflict,
+        "pending dependency not resolved: 1",
+    ));
+    let outcome = bench.send(&root, "vote", value!({ "option": "Pizza" }));
+    bench.settle();
+    assert!(
+        matches!(*outcome.borrow(), Some(EventOutcome::Handled)),
+        "{:?}",
+        outcome.borrow()
+    );
+    bench.assert_shows(&root, "tally", value!([{ "option": "Pizza", "votes": 1.0 }]));
+}
+
+/// RUN-824: a piece that another runtime set up is started from what the store holds.
+#[test]
+fn run_828_a_second_runtime_resumes_the_piece() {
+    let store = StoreDouble::default();
+    let alice = bench(&store, "alice");
+    let root = alice.start();
+    alice.settle();
+    alice.send(&root, "addOption", value!({ "title": "Pizza" }));
+    alice.settle();
+    alice.runtime.dispose();
+
+    let bob = bench(&store, "bob");
+    bob.runtime.register_pattern(&LunchPoll);
+    let started = bob.runtime.ensure_piece_running(&root);
+    bob.settle();
+    assert_eq!(
+        started.peek().and_then(Result::ok),
+        Some(runner::runtime::StructureLoad::Started)
+    );
+    bob.send(&root, "vote", value!({ "option": "Pizza" }));
+    bob.settle();
+    bob.assert_shows(&root, "standing", value!("Pizza has 1"));
+}
