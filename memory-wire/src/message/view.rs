@@ -351,7 +351,7 @@ impl PlanProducer {
         Ok(PlanProducer {
             id: text(value, "id")?,
             writes: each(value, "writes", address)?,
-            basis,
+            fingerprints,
         })
     }
 
