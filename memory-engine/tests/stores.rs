@@ -5,7 +5,7 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use memory_engine::lease::{LEASE_TTL_MS, LeaseTable};
 use memory_engine::{Engine, EngineOptions, Holder, ReadInstance, StoreLocation};

@@ -117,6 +117,8 @@ struct Inner {
     parked: Option<Box<Writer>>,
     /// No handle is left: run what is queued, then end.
     closing: bool,
+    /// The end has come; whatever is pushed now is answered `Closed`.
+    ended: bool,
     listener: Option<ForeignListener>,
     watching: bool,
 }
@@ -141,6 +143,7 @@ impl Queue {
                 jobs: VecDeque::new(),
                 parked: Some(Box::new(writer)),
                 closing: false,
+                ended: false,
                 listener: None,
                 watching: false,
             }),
@@ -158,41 +161,63 @@ impl Queue {
 
     pub(super) fn push(self: &Arc<Self>, job: Job) {
         let mut inner = self.inner.lock();
+        if inner.ended {
+            // Dropping a job wakes whoever waits for it, which must not happen under the lock.
+            drop(inner);
+            return drop(job);
+        }
         inner.jobs.push_back(job);
-        self.start(&mut inner);
+        let unanswered = self.start(&mut inner);
         self.arrived.notify_one();
+        drop(inner);
+        drop(unanswered);
     }
 
     pub(super) fn watch_foreign(self: &Arc<Self>, listener: Option<ForeignListener>) {
         let mut inner = self.inner.lock();
         inner.watching = listener.is_some();
-        inner.listener = listener;
-        if inner.watching {
-            self.start(&mut inner);
-        }
+        let replaced = std::mem::replace(&mut inner.listener, listener);
+        let unanswered = if inner.watching { self.start(&mut inner) } else { VecDeque::new() };
         self.arrived.notify_one();
+        drop(inner);
+        drop((replaced, unanswered));
     }
 
     pub(super) fn close(&self) {
         let mut inner = self.inner.lock();
         inner.closing = true;
-        inner.listener = None;
+        // A parked writer has no jobs left, so there is nothing to wait for.
+        inner.ended = inner.parked.is_some();
+        let listener = inner.listener.take();
         inner.watching = false;
         self.arrived.notify_one();
+        drop(inner);
+        drop(listener);
     }
 
-    /// Starts the writer's thread if it is not running.
-    fn start(self: &Arc<Self>, inner: &mut Inner) {
-        let Some(writer) = inner.parked.take() else { return };
-        let queue = self.clone();
+    /// Starts the writer's thread if it is not running. Returns the jobs that cannot be run, to be dropped (and so
+    /// answered `Closed`) outside the lock.
+    fn start(self: &Arc<Self>, inner: &mut Inner) -> VecDeque<Job> {
+        let Some(writer) = inner.parked.take() else { return VecDeque::new() };
+        // The thread takes the writer out; if there is no thread, it is still here to be parked again.
+        let seat = Arc::new(Mutex::new(Some(writer)));
+        let (queue, taken) = (self.clone(), seat.clone());
         let spawned = std::thread::Builder::new()
             .name("space-writer".to_owned())
             .stack_size(super::writer::STACK)
-            .spawn(move || writer.run(&queue));
-        if let Err(error) = spawned {
-            // The closure, and the writer in it, are gone; what is queued is answered `Closed` as it is dropped.
-            tracing::error!(%error, "no thread for a space's writer");
-            inner.jobs.clear();
+            .spawn(move || {
+                let writer = taken.lock().take();
+                if let Some(writer) = writer {
+                    writer.run(&queue);
+                }
+            });
+        match spawned {
+            Ok(_) => VecDeque::new(),
+            Err(error) => {
+                tracing::error!(%error, "no thread for a space's writer");
+                inner.parked = seat.lock().take();
+                std::mem::take(&mut inner.jobs)
+            }
         }
     }
 
@@ -203,7 +228,10 @@ impl Queue {
             self.arrived.wait_for(&mut inner, patience);
         }
         match inner.jobs.pop_front() {
-            None if inner.closing => Next::Closed,
+            None if inner.closing => {
+                inner.ended = true;
+                Next::Closed
+            }
             None => Next::Nothing,
             Some(Job::Grouped(first)) => {
                 let mut group = vec![first];

@@ -38,6 +38,7 @@ impl ReaderPool {
 
     pub(super) fn push(self: &Arc<Self>, job: ReadJob) {
         let mut inner = self.inner.lock();
+        let mut unanswered = VecDeque::new();
         inner.jobs.push_back(job);
         if inner.idle < inner.jobs.len() && inner.threads < self.options.max_readers.max(1) {
             let pool = self.clone();
@@ -49,12 +50,14 @@ impl ReaderPool {
                 Ok(_) => inner.threads += 1,
                 Err(error) if inner.threads == 0 => {
                     tracing::error!(%error, "no thread for a space's readers");
-                    inner.jobs.clear();
+                    unanswered = std::mem::take(&mut inner.jobs);
                 }
                 Err(error) => tracing::warn!(%error, "no further thread for a space's readers"),
             }
         }
         self.arrived.notify_one();
+        drop(inner);
+        drop(unanswered);
     }
 
     pub(super) fn close(&self) {

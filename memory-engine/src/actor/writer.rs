@@ -113,6 +113,10 @@ impl Writer {
         match job {
             Job::Grouped(job) => self.run_group(vec![job], queue),
             Job::Alone(work) => {
+                // What other processes did before is published before what this turn may publish.
+                if queue.is_watching() {
+                    self.poll_foreign(queue);
+                }
                 let failed = self.engine().err();
                 work(self.engine.as_mut(), failed);
                 let foreign = self.engine.as_mut().map(Engine::take_noticed_foreign).unwrap_or_default();

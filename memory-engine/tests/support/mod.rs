@@ -1,5 +1,5 @@
 //! What the vector tests share: reading vector lines, plain JSON to values and back, and the raw rows of a store.
-#![allow(dead_code)]
+#![allow(dead_code, unreachable_pub)]
 
 use std::path::{Path, PathBuf};
 
