@@ -1,6 +1,8 @@
 //! Workspace chores. `cargo xtask lint` keeps the project's own laws; the other commands run what is too
 //! long or too particular for `cargo test`.
 
+mod bench;
+mod check;
 mod lint;
 
 use std::path::PathBuf;
@@ -21,11 +23,17 @@ enum Command {
     /// Check the laws that the compiler cannot: crate graph, one scope-key definition, forbidden identifiers of
     /// the serving loop, module documentation, pinned protocol hash. Prints a file-size report.
     Lint,
+    /// Install what the tests need (Debian packages) and run all of them.
+    Test,
+    /// Measure the whole system on a release build and append the figures to docs/performance.md.
+    Bench,
 }
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Lint => lint::run(&workspace_root()),
+        Command::Test => check::test(&workspace_root()),
+        Command::Bench => bench::run(&workspace_root()),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
