@@ -269,7 +269,7 @@ fn space_roots(roots: Vec<(usize, Selector)>) -> Vec<(DocKey, Selector)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn trv_310_the_walk_equals_a_naive_one(documents in documents(), roots in roots()) {

@@ -74,9 +74,9 @@ impl<B: Build> Walker<'_, B> {
             scope: Scope::Space,
         };
         let doc = self.memo.borrow_mut().places.doc(&name);
-        if first && self.mode == Mode::Query {
+        if self.mode == Mode::Query {
             let key = self.key(doc)?;
-            self.tracker.borrow_mut().add(&key, Selector::rejecting());
+            self.track(from, &key, &Selector::rejecting())?;
         }
         let root = self.memo.borrow_mut().places.at(doc, &[]);
         self.note(root, Dep::Deep);

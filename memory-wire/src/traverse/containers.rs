@@ -184,7 +184,7 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
                 }
                 Some(hop) => {
                     let elsewhere = !walker.same_id(hop.target, walker.doc_of(slot.place));
-                    if walker.tracks() && walker.hop_covered(&hop)? && elsewhere {
+                    if walker.tracks() && walker.hop_covered(&slot, &hop)? && elsewhere {
                         walker.note(slot.place, Dep::Deep);
                         return Ok(Ok(walker.leaf(&Value::Null)));
                     }

@@ -28,6 +28,11 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
         default: Option<Value>,
     ) -> Result<B::Out, TraverseError> {
         let walker = self.walker;
+        if node.value.is_undefined() {
+            // Not remembered: a dead end stands at a real place without being what is stored there.
+            walker.note(node.place, Dep::Shallow);
+            return Ok(walker.leaf(default.as_ref().unwrap_or(&Value::Undefined)));
+        }
         let named_by = walker.building().then_some((position.place, None));
         let key = visit_key(node.place, None, named_by);
         if let Some(Ok(known)) = walker.memo.borrow().visit(&key) {
@@ -35,7 +40,6 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
         }
         walker.note(node.place, Dep::Shallow);
         let out = match &node.value {
-            Value::Undefined => walker.leaf(default.as_ref().unwrap_or(&Value::Undefined)),
             link if slot::link_payload(link).is_some() => {
                 self.everything_behind(&node, Met::AsMember).await?
             }
@@ -137,7 +141,7 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
             walker.note(slot.place, Dep::Deep);
             return null();
         };
-        let covered = met == Met::AsMember && walker.tracks() && walker.hop_covered(&hop)?;
+        let covered = met == Met::AsMember && walker.tracks() && walker.hop_covered(slot, &hop)?;
         if self.walked_before(slot, &hop, met)? {
             return null();
         }
@@ -206,10 +210,14 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
         }
         let key = walker.key(hop.target)?;
         let walked = walker.tracker.borrow().walked(&key, &hop.selector);
-        Ok(match met {
+        let before = match met {
             Met::AsMember => walked.selected,
             Met::AsElement => walked.everything,
-        })
+        };
+        if before {
+            walker.record_edge(slot.place, &key, &hop.selector)?;
+        }
+        Ok(before)
     }
 }
 

@@ -139,9 +139,13 @@ impl<B: Build> Walker<'_, B> {
 
     /// TRV-303 and 304: something tracked at the hop's target makes the hop unnecessary. Resolves the target's
     /// scope, so it fails where that cannot be done (TRV-1005).
-    pub(super) fn hop_covered(&self, hop: &Hop) -> Result<bool, TraverseError> {
+    pub(super) fn hop_covered(&self, slot: &Node, hop: &Hop) -> Result<bool, TraverseError> {
         let key = self.key(hop.target)?;
-        Ok(self.tracker.borrow().covers(&key, &hop.selector))
+        let covered = self.tracker.borrow().covers(&key, &hop.selector);
+        if covered {
+            self.record_edge(slot.place, &key, &hop.selector)?;
+        }
+        Ok(covered)
     }
 
     pub(super) fn same_id(&self, a: DocIx, b: DocIx) -> bool {
@@ -351,7 +355,7 @@ impl<B: Build> Walker<'_, B> {
         }
         if self.tracks() && !self.memo.borrow().places.is_written_out(hop.target) {
             let key = self.key(hop.target)?;
-            self.tracker.borrow_mut().add(&key, hop.selector.clone());
+            self.track(slot.place, &key, &hop.selector)?;
             self.follow_metadata(hop.target, &root)?;
         }
         let readable = match raw {

@@ -26,7 +26,8 @@ impl<B: Build> Walker<'_, B> {
                 let content_addressed = target.id.is_content_addressed();
                 let target = self.memo.borrow_mut().places.doc(&target);
                 let key = self.key(target)?;
-                self.tracker.borrow_mut().add(&key, Selector::rejecting());
+                let from = self.memo.borrow_mut().places.at(doc, &[]);
+                self.track(from, &key, &Selector::rejecting())?;
                 if content_addressed || self.seen.borrow().metadata.contains(&key) {
                     continue;
                 }

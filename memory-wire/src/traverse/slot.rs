@@ -52,7 +52,9 @@ pub(super) fn parse(payload: &Value, base: &DocName) -> Result<ParsedLink, DeadE
         id: fields.id.unwrap_or_else(|| base.id.clone()),
         scope,
     };
-    let path = std::iter::once(value_segment()).chain(fields.path.into_iter().map(JsString::from)).collect();
+    let path = std::iter::once(value_segment())
+        .chain(fields.path.into_iter().map(JsString::from))
+        .collect();
     let schema = match fields.schema {
         None => LinkSchema::Absent,
         Some(schema @ (Value::Bool(_) | Value::Object(_))) => LinkSchema::Present(Schema::of(&schema)),

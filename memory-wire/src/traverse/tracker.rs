@@ -1,9 +1,10 @@
 //! What a walk has reached (TRV-301…303): a multimap from documents to the selectors they were reached with, and
 //! the coverage test on it. The engine keeps one per tracked graph; the runner one per dependency collection.
 
+use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 
 use super::schema::Schema;
 use super::source::DocKey;
@@ -98,6 +99,19 @@ impl Entry {
 pub struct Tracker {
     entries: FxHashMap<DocKey, Vec<Entry>>,
     epoch: u32,
+    edges: FxHashMap<DocKey, Edges>,
+}
+
+/// What one document led to in the walks so far: its targets with the selectors there, as digests. Two sets of one
+/// document tell whether a later walk still finds everything that an earlier one did.
+#[derive(Clone, Debug, Default)]
+pub struct Edges(FxHashSet<u64>);
+
+impl Edges {
+    /// True when everything that `self` led to is led to by `now` as well.
+    pub fn all_in(&self, now: Option<&Edges>) -> bool {
+        self.0.is_empty() || now.is_some_and(|now| self.0.is_subset(&now.0))
+    }
 }
 
 impl Tracker {
@@ -181,6 +195,44 @@ impl Tracker {
     /// Called when a document appears that a link named while it was absent, because no selector leads to it.
     pub fn forget_walked(&mut self) {
         self.epoch += 1;
+    }
+
+    /// Records that a walk in `source` led to `target` with `selector`, tracked before or not.
+    pub fn record_edge(&mut self, source: &DocKey, target: &DocKey, selector: &Selector) {
+        let mut hasher = FxHasher::default();
+        (target, selector).hash(&mut hasher);
+        match self.edges.get_mut(source) {
+            Some(edges) => drop(edges.0.insert(hasher.finish())),
+            None => drop(
+                self.edges
+                    .insert(source.clone(), Edges([hasher.finish()].into_iter().collect())),
+            ),
+        }
+    }
+
+    /// What `source` leads to.
+    pub fn edges(&self, source: &DocKey) -> Option<&Edges> {
+        self.edges.get(source)
+    }
+
+    /// Takes what `source` led to, before it is walked again.
+    pub fn take_edges(&mut self, source: &DocKey) -> Edges {
+        self.edges.remove(source).unwrap_or_default()
+    }
+
+    /// The tracker with every document's key replaced: the same reach, seen from another identity. Edges are digests
+    /// of keys and cannot follow; the next walk records them anew.
+    pub fn rekeyed(&self, mut key: impl FnMut(&DocKey) -> DocKey) -> Tracker {
+        let entries = self
+            .entries
+            .iter()
+            .map(|(old, entries)| (key(old), entries.clone()))
+            .collect();
+        Tracker {
+            entries,
+            epoch: self.epoch,
+            edges: FxHashMap::default(),
+        }
     }
 
     /// True when the document is tracked at all.

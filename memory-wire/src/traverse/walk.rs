@@ -33,13 +33,16 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
         let named_by = walker
             .building()
             .then_some((position.place, position.schema.as_ref()));
-        let key = visit_key(node.place, Some(&schema), named_by);
-        if let Some(known) = walker.memo.borrow().visit(&key) {
+        // A dead end stands at a real place without being what is stored there, so nothing undefined is remembered.
+        let key = (!node.value.is_undefined()).then(|| visit_key(node.place, Some(&schema), named_by));
+        if let Some(known) = key.as_ref().and_then(|key| walker.memo.borrow().visit(key)) {
             return Ok(known);
         }
         walker.note(node.place, Dep::Shallow);
         let outcome = self.select(&node, schema, &position, still).await?;
-        walker.memo.borrow_mut().remember(key, &outcome);
+        if let Some(key) = key {
+            walker.memo.borrow_mut().remember(key, &outcome);
+        }
         Ok(outcome)
     }
 
@@ -219,7 +222,7 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
             return self.at_dead_end(slot, schema, position).await;
         };
         let elsewhere = !walker.same_id(hop.target, walker.doc_of(slot.place));
-        if walker.tracks() && walker.hop_covered(&hop)? && elsewhere {
+        if walker.tracks() && walker.hop_covered(slot, &hop)? && elsewhere {
             walker.note(slot.place, Dep::Deep);
             return Ok(Ok(walker.leaf(&Value::Null)));
         }

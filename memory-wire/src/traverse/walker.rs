@@ -12,10 +12,10 @@ use super::memo::{Memo, Outcome};
 use super::place::{DocIx, PlaceIx};
 use super::schema::{ByAddress, Schema, SchemaPool};
 use super::source::{Addr, DeadEnd, Dep, DocKey, DocSource, Link, TraverseError};
-use super::tracker::Tracker;
+use super::tracker::{Selector, Tracker};
 use crate::ids::SpaceId;
 use crate::js_string::JsString;
-use crate::scope_key::ScopeIdentity;
+use crate::scope_key::{Scope, ScopeIdentity};
 use crate::value::Value;
 
 /// What a walk is for (TRV §13).
@@ -36,12 +36,19 @@ pub struct Seen {
     pub(super) metadata: FxHashSet<DocKey>,
     pub(super) schema_documents: FxHashMap<(SpaceId, JsString), bool>,
     absent: FxHashSet<DocKey>,
+    narrowest: Scope,
 }
 
 impl Seen {
     /// Nothing visited yet.
     pub fn new() -> Seen {
         Seen::default()
+    }
+
+    /// The narrowest scope the walk had to resolve, whether or not it then read anything there. Another identity
+    /// sees the same only if it can resolve that too.
+    pub fn narrowest_scope(&self) -> Scope {
+        self.narrowest
     }
 
     /// The link targets that were absent. They are not tracked (TRV-302).
@@ -191,7 +198,39 @@ impl<'a, B: Build> Walker<'a, B> {
     }
 
     pub(super) fn key(&self, doc: DocIx) -> Result<DocKey, TraverseError> {
-        Ok(self.memo.borrow_mut().places.key(doc, self.identity)?)
+        let mut memo = self.memo.borrow_mut();
+        let scope = memo.places.scope(doc);
+        if scope != Scope::Space {
+            let mut seen = self.seen.borrow_mut();
+            seen.narrowest = seen.narrowest.max(scope);
+        }
+        Ok(memo.places.key(doc, self.identity)?)
+    }
+
+    /// Tracks `target`, met at `from`.
+    pub(super) fn track(
+        &self,
+        from: PlaceIx,
+        target: &DocKey,
+        selector: &Selector,
+    ) -> Result<(), TraverseError> {
+        self.tracker.borrow_mut().add(target, selector.clone());
+        self.record_edge(from, target, selector)
+    }
+
+    /// Records that what is stored at `from` leads to `target`. Only queries are walked again in part.
+    pub(super) fn record_edge(
+        &self,
+        from: PlaceIx,
+        target: &DocKey,
+        selector: &Selector,
+    ) -> Result<(), TraverseError> {
+        if self.mode == Mode::Query {
+            let stored = self.memo.borrow().places.stored(from);
+            let source = self.key(stored)?;
+            self.tracker.borrow_mut().record_edge(&source, target, selector);
+        }
+        Ok(())
     }
 
     /// The root of a document: written out in its id, or from the source. A query never reads `data:` ids (TRV-204).
