@@ -4,14 +4,13 @@
 //! [`Runtime::drive`] runs, so that the embedder stays in charge of the thread; I/O wakes it through the
 //! [`WakeSignal`].
 
+mod pacing;
+mod waiting;
+
 use std::cell::RefCell;
 use std::fmt;
-use std::future::Future;
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
-use std::time::Duration;
 
-use futures_util::future::{Either, LocalBoxFuture, select};
 use memory_wire::{EntityId, EventId, Scope, SpaceId, Value};
 
 use crate::address::Path;
@@ -29,7 +28,8 @@ use crate::schema_read::View;
 use crate::seal::{PieceLoader, PieceStart};
 use crate::storage_manager::StorageManager;
 use crate::transaction::{ReadMeta, RunKind, RunStamp, RunTx};
-use crate::transport::Wake;
+
+pub use waiting::{ExecutorTimer, Timer, WakeSignal};
 
 /// What a runtime is for; immutable (RUN-1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,56 +40,6 @@ pub enum Posture {
     Client,
     /// Holder of the lease: runs are sealed into waves.
     Serving,
-}
-
-/// Wakes the runtime's thread from any other.
-#[derive(Clone, Debug, Default)]
-pub struct WakeSignal(Arc<tokio::sync::Notify>);
-
-impl WakeSignal {
-    /// A signal nobody has raised.
-    pub fn new() -> WakeSignal {
-        WakeSignal::default()
-    }
-
-    /// The function transports call.
-    pub fn wake(&self) -> Wake {
-        let notify = Arc::clone(&self.0);
-        Arc::new(move || notify.notify_one())
-    }
-
-    /// Raises it.
-    pub fn raise(&self) {
-        self.0.notify_one();
-    }
-
-    /// Waits until it is raised; consumes that raise.
-    pub async fn raised(&self) {
-        self.0.notified().await;
-    }
-}
-
-/// Waits for an instant of the runtime's clock.
-pub trait Timer {
-    /// Resolves when the clock has reached `at_ms`. Resolving early is harmless.
-    fn sleep_until(&self, at_ms: i64) -> LocalBoxFuture<'static, ()>;
-}
-
-/// Sleeps on the executor's timer by the distance the clock reports.
-pub struct ExecutorTimer(Rc<dyn crate::ambient::Clock>);
-
-impl ExecutorTimer {
-    /// A timer for that clock; only polled inside a tokio runtime with time enabled.
-    pub fn new(clock: Rc<dyn crate::ambient::Clock>) -> ExecutorTimer {
-        ExecutorTimer(clock)
-    }
-}
-
-impl Timer for ExecutorTimer {
-    fn sleep_until(&self, at_ms: i64) -> LocalBoxFuture<'static, ()> {
-        let distance = u64::try_from(at_ms - self.0.now_ms()).unwrap_or(0);
-        Box::pin(tokio::time::sleep(Duration::from_millis(distance)))
-    }
 }
 
 /// How asking for a piece's graph ended (SS-1105).
@@ -449,113 +399,6 @@ impl Runtime {
         }
     }
 
-    // --- pacing ------------------------------------------------------------------------------------------------
-
-    /// Does what can be done now: handles frames, runs demanded work, delivers events. Never waits. On the
-    /// serving posture it yields every 16 ms of work (RUN-536).
-    pub fn step(&self) -> Step {
-        loop {
-            self.0.storage.pump();
-            match self.0.scheduler.step() {
-                Step::Yielded => return Step::Yielded,
-                Step::Quiet { wake_at } => {
-                    if self.0.storage.pump() {
-                        // Frames or deferred work may have made something runnable.
-                        continue;
-                    }
-                    if self.settle_pulls() {
-                        continue;
-                    }
-                    let deadlines = [wake_at, self.0.storage.next_deadline_ms()];
-                    return Step::Quiet {
-                        wake_at: deadlines.into_iter().flatten().min(),
-                    };
-                }
-            }
-        }
-    }
-
-    /// Steps and waits until idle (RUN-560): no runnable work, no queued event, no piece start under way.
-    pub async fn idle(&self) {
-        self.drive_until(|| self.is_idle()).await;
-    }
-
-    /// Idle now? (§5.8)
-    pub fn is_idle(&self) -> bool {
-        self.0.scheduler.is_idle()
-    }
-
-    /// Idle, and everything read has been answered and every commit settled; repeated until nothing moves.
-    pub async fn settled(&self) {
-        /// Rounds before giving up on a graph that keeps asking.
-        const ROUNDS: usize = 50;
-        for _ in 0..ROUNDS {
-            self.idle().await;
-            let synced = self.0.storage.synced();
-            if synced.is_settled() && self.is_idle() {
-                return;
-            }
-            self.wait_on(synced).await;
-        }
-    }
-
-    /// Waits for inbound loads only (SS-555): the serving loop must not wait for commits it has not issued.
-    pub async fn input_synced(&self) {
-        let synced = self.0.storage.input_synced();
-        self.wait_on(synced).await;
-    }
-
-    /// Steps for ever: what an embedder spawns when nobody else drives. Ends when the runtime is disposed.
-    pub async fn drive(&self) {
-        self.drive_until(|| self.0.scheduler.is_disposed()).await;
-    }
-
-    /// Steps until `future` resolves. Everything that settles promises happens in steps, so awaiting a promise of
-    /// this runtime without stepping would wait for ever.
-    pub async fn wait_on<T: Clone + 'static>(&self, promise: Promise<T>) -> T {
-        self.drive_until(|| promise.is_settled()).await;
-        promise.await
-    }
-
-    async fn drive_until(&self, done: impl Fn() -> bool) {
-        loop {
-            let bell = self.0.scheduler.bell();
-            match self.step() {
-                _ if done() => return,
-                Step::Yielded => tokio::task::yield_now().await,
-                Step::Quiet { wake_at } => self.wait(bell, wake_at).await,
-            }
-        }
-    }
-
-    async fn wait(&self, bell: Promise<()>, wake_at: Option<i64>) {
-        if bell.is_settled() {
-            // Something rang between the step and now; an executor with other tasks gets a turn first.
-            return tokio::task::yield_now().await;
-        }
-        let signal = Box::pin(self.0.signal.raised());
-        let woken = select(bell, signal);
-        match wake_at {
-            None => drop_either(woken).await,
-            Some(at) => match select(Box::pin(drop_either(woken)), self.0.timer.sleep_until(at)).await {
-                Either::Left(_) | Either::Right(_) => {}
-            },
-        }
-    }
-
-    fn settle_pulls(&self) -> bool {
-        if self.0.pulls.borrow().is_empty() || !self.is_idle() || !self.0.storage.input_synced().is_settled()
-        {
-            return false;
-        }
-        let ready = std::mem::take(&mut *self.0.pulls.borrow_mut());
-        for pull in ready {
-            let value = pull.cell.without_tx().get();
-            pull.done.settle(value);
-        }
-        true
-    }
-
     /// Ends the runtime: nothing runs any more. Storage stays open.
     pub fn dispose(&self) {
         self.0.pieces.borrow_mut().clear();
@@ -589,12 +432,6 @@ impl PieceLoader for StoredPieces {
                 Ok(StructureLoad::Deferred(why)) => Ok(PieceStart::NotYet(why.clone())),
                 Err(error) => Err(error.clone()),
             })
-    }
-}
-
-async fn drop_either<A: Future + Unpin, B: Future + Unpin>(either: futures_util::future::Select<A, B>) {
-    match either.await {
-        Either::Left(_) | Either::Right(_) => {}
     }
 }
 

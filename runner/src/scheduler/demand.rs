@@ -13,6 +13,7 @@ use crate::scheduler::events::{Queued, QueuedEvent};
 use crate::scheduler::node::NodeId;
 use crate::scheduler::trigger::ReadLog;
 use crate::scheduler::{NodeKind, Scheduler};
+use crate::transaction::{RunTx, SourceAction};
 
 impl Scheduler {
     /// Counts a demand for an entity, by scope name; the first one makes its writers demand roots (RUN-522).
@@ -126,6 +127,24 @@ impl Scheduler {
             self.queue_execution();
         }
         rearmed
+    }
+
+    /// A run that sealed was marked clean; when its whole wave is withdrawn for reasons that are not its own, exactly
+    /// that instance runs again (SS-206, SS-721).
+    pub fn rearm_withdrawn(&self, tx: &RunTx) {
+        let Some(SourceAction(ordinal)) = tx.source_action() else { return };
+        let id = NodeId(ordinal);
+        {
+            let mut state = self.0.state.borrow_mut();
+            let Some(node) = state.graph.node_mut(id) else { return };
+            if let (Some(fan_out), Some(identity)) = (&mut node.fan_out, tx.scope_identity())
+                && let Some(key) = fan_out.key_at_ratchet(&identity)
+            {
+                fan_out.rearm(&key);
+            }
+            state.graph.reconsider(id);
+        }
+        self.queue_execution();
     }
 
     /// Removes queued events, never dispatched ones, that `matches`; they end quietly with `reason`. Answers how

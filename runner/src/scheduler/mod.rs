@@ -23,6 +23,8 @@ pub mod node;
 mod order;
 mod run;
 mod settle;
+#[cfg(test)]
+mod tests;
 pub mod trigger;
 
 use std::cell::RefCell;

@@ -272,7 +272,13 @@ fn end_pass(state: &mut State, now: i64) -> bool {
     for id in pass.transient {
         state.graph.set_root(id, |node| node.provisional = false);
     }
-    state.held_passes = if unsettled { state.held_passes + 1 } else { 0 };
+    let still_backed_off = state.graph.stale().any(|node| node.live() && node.gate.backed_off(now));
+    state.held_passes = match (unsettled, still_backed_off) {
+        (true, _) => state.held_passes + 1,
+        // A pass over other work does not end the episode.
+        (false, true) => state.held_passes,
+        (false, false) => 0,
+    };
     untouched || state.queue_due(now)
 }
 
