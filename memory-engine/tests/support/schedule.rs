@@ -201,7 +201,7 @@ fn confirmed_read(entropy: &mut Entropy<'_>, model: &Model) -> ConfirmedRead {
 fn pending_read(entropy: &mut Entropy<'_>, model: &Model, who: &Submitter, local_seq: u64) -> PendingRead {
     let own: Vec<u64> =
         model.commits.iter().filter(|commit| commit.session == who.key()).map(|commit| commit.local_seq).collect();
-    let mut layer = |entropy: &mut Entropy<'_>| match own.is_empty() || entropy.one_in(8) {
+    let layer = |entropy: &mut Entropy<'_>| match own.is_empty() || entropy.one_in(8) {
         true => LocalSeq(1 + entropy.below(local_seq as usize + 1) as u64),
         false => LocalSeq(own[own.len() - 1 - entropy.below(own.len().min(4))]),
     };

@@ -1,0 +1,545 @@
+//! A query whose reach is kept up to date (ENG-1000, 1010…1016). A refresh walks again what changed and nothing
+//! else; only when something that a changed document led to is no longer led to is the whole evaluated anew, to
+//! learn what is unreached now (decision 31).
+
+use std::sync::Arc;
+
+use memory_wire::ids::{BranchName, EntityId, Seq, SpaceId};
+use memory_wire::js_string::JsString;
+use memory_wire::message::{self, GraphQuery};
+use memory_wire::scope_key::{InstanceId, Scope, ScopeIdentity, ScopeKey};
+use memory_wire::traverse::{
+    Ctx, DocKey, Edges, MAX_OPEN_PLACES, Memo, Mode, Root, Schema, SchemaPool, Seen, Selector, Tracker, visit,
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::closure::{self, Referrer, closure, references};
+use super::snapshot::{Loaded, Snapshot};
+use super::source::{QuerySource, engine_error};
+use crate::error::EngineError;
+use crate::reader::Reader;
+
+/// What a refresh came to.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    /// Instances whose state differs from what was last reported, or that are new, in key order.
+    pub snapshots: Vec<Snapshot>,
+    /// Instances that the query reached before and reaches no more, in key order. They are not tracked any longer.
+    pub unreached: Vec<InstanceId>,
+}
+
+/// How much a graph has worked since it was made; grows only.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Work {
+    /// Documents read, absent ones included.
+    pub documents: u64,
+    /// Evaluations of everything.
+    pub evaluations: u64,
+    /// Refreshes that evaluated something.
+    pub refreshes: u64,
+}
+
+/// One query of one identity on one branch, with everything it reaches. A clone shares everything until one of the
+/// two changes, so staging an extension that may fail is cheap (ENG-1015).
+#[derive(Clone, Debug)]
+pub struct TrackedGraph {
+    space: SpaceId,
+    branch: BranchName,
+    identity: ScopeIdentity,
+    roots: Arc<Vec<TrackedRoot>>,
+    reach: Arc<Reach>,
+    work: Work,
+}
+
+/// A root of the query with its address resolved.
+#[derive(Clone, Debug)]
+pub(super) struct TrackedRoot {
+    instance: InstanceId,
+    scope: Scope,
+    /// The query names the instance outright (ENG-1003).
+    named: bool,
+    selector: Selector,
+}
+
+/// What is reached, and how.
+#[derive(Clone, Debug, Default)]
+struct Reach {
+    tracker: Tracker,
+    entities: FxHashMap<InstanceId, Entity>,
+    /// Every instance that was read, with the seq it was read at: tells what an extension loads for the first time.
+    loaded: FxHashMap<InstanceId, Seq>,
+    /// Link targets that were absent. They are not tracked (ENG-1026); when one appears, what was walked before is
+    /// no longer known to be all there is.
+    awaited: FxHashSet<DocKey>,
+    /// The narrowest scope that had to be resolved.
+    narrowest: Scope,
+}
+
+#[derive(Clone, Debug)]
+struct Entity {
+    snapshot: Snapshot,
+    /// The schema documents it refers to.
+    references: Arc<[EntityId]>,
+}
+
+/// One evaluation, before its results are assembled.
+struct Walk {
+    loaded: FxHashMap<InstanceId, Loaded>,
+    awaited: Vec<DocKey>,
+    narrowest: Scope,
+}
+
+impl TrackedGraph {
+    /// Evaluates a query and keeps it (ENG-1010). The query's own `at_seq` is not looked at: a kept graph is about
+    /// the present.
+    ///
+    /// # Errors
+    /// An unresolvable scope, a schema document that is missing or does not verify, an unknown branch, SQLite's.
+    pub fn track(
+        reader: &Reader,
+        space: &SpaceId,
+        identity: &ScopeIdentity,
+        query: &GraphQuery,
+    ) -> Result<TrackedGraph, EngineError> {
+        TrackedGraph::evaluate(reader, space, identity, query, None)
+    }
+
+    /// Answers a query once, at its `at_seq` if it has one, in the order of instances (decision 16).
+    ///
+    /// # Errors
+    /// As [`TrackedGraph::track`]; an `at_seq` that the branch does not have (ENG-901).
+    pub fn query(
+        reader: &Reader,
+        space: &SpaceId,
+        identity: &ScopeIdentity,
+        query: &GraphQuery,
+    ) -> Result<Vec<Snapshot>, EngineError> {
+        let at = match query.at_seq {
+            Some(at) => Some(reader.check_seq_in_range(&query.branch, crate::column::sql(at))?),
+            None => None,
+        };
+        Ok(TrackedGraph::evaluate(reader, space, identity, query, at)?.snapshots().collect())
+    }
+
+    fn evaluate(
+        reader: &Reader,
+        space: &SpaceId,
+        identity: &ScopeIdentity,
+        query: &GraphQuery,
+        at: Option<Seq>,
+    ) -> Result<TrackedGraph, EngineError> {
+        let mut graph = TrackedGraph {
+            space: space.clone(),
+            branch: query.branch.clone(),
+            identity: identity.clone(),
+            roots: Arc::default(),
+            reach: Arc::default(),
+            work: Work::default(),
+        };
+        let roots = graph.resolve_roots(reader, &query.roots, at)?;
+        graph.reach = Arc::new(graph.reach_of(reader, &roots, at)?);
+        graph.roots = Arc::new(roots);
+        Ok(graph)
+    }
+
+    /// Adds a query's roots (ENG-1011). Reports each root's instance and every instance that is tracked and was read
+    /// for the first time, or has changed since, whether reported before or not.
+    ///
+    /// # Errors
+    /// As [`TrackedGraph::track`]; the graph is then as it was.
+    pub fn extend(&mut self, reader: &Reader, query: &GraphQuery) -> Result<Vec<Snapshot>, EngineError> {
+        let roots = self.resolve_roots(reader, &query.roots, None)?;
+        let mut reach = Reach::clone(&self.reach);
+        let walk = self.walk(reader, &mut reach.tracker, &visits(&self.space, &roots), None)?;
+        self.work.documents += walk.loaded.len() as u64;
+        let mut reported: FxHashSet<InstanceId> = roots.iter().map(|root| root.instance.clone()).collect();
+        for (instance, loaded) in &walk.loaded {
+            let key = self.key(instance);
+            if reach.tracker.contains(&key) && reach.loaded.get(instance) != Some(&loaded.seq) {
+                reported.insert(instance.clone());
+            }
+        }
+        self.assemble(reader, &mut reach, walk, &mut reported, None)?;
+        let snapshots = report(&reach, &reported);
+        self.reach = Arc::new(reach);
+        Arc::make_mut(&mut self.roots).extend(roots);
+        Ok(snapshots)
+    }
+
+    /// Takes in that `dirty` instances were written. `None`: nothing tracked was among them and nothing was read.
+    ///
+    /// # Errors
+    /// As [`TrackedGraph::track`]; the graph is then as it was (ENG-1016 still asks for a full evaluation, because
+    /// the commits it missed are not told again).
+    pub fn refresh(&mut self, reader: &Reader, dirty: &FxHashSet<InstanceId>) -> Result<Option<Changes>, EngineError> {
+        let Some((reach, reported, lost)) = self.refreshed(reader, dirty)? else { return Ok(None) };
+        if !lost {
+            let snapshots = report(&reach, &reported);
+            self.reach = Arc::new(reach);
+            return Ok(Some(Changes { snapshots, unreached: Vec::new() }));
+        }
+        let whole = self.reach_of(reader, &Arc::clone(&self.roots), None)?;
+        let mut unreached: Vec<InstanceId> =
+            self.reach.entities.keys().filter(|instance| !whole.entities.contains_key(*instance)).cloned().collect();
+        unreached.sort();
+        let mut reported: FxHashSet<InstanceId> =
+            reported.into_iter().filter(|instance| whole.entities.contains_key(instance)).collect();
+        for (instance, entity) in &whole.entities {
+            let before = self.reach.entities.get(instance);
+            if before.is_none_or(|before| before.snapshot.seq != entity.snapshot.seq) {
+                reported.insert(instance.clone());
+            }
+        }
+        let snapshots = report(&whole, &reported);
+        self.reach = Arc::new(whole);
+        Ok(Some(Changes { snapshots, unreached }))
+    }
+
+    /// As [`TrackedGraph::refresh`], and nothing is ever un-tracked: a document no longer reached stays tracked and
+    /// reported until the query is replaced (ENG-1012, 1013).
+    ///
+    /// # Errors
+    /// As [`TrackedGraph::refresh`].
+    pub fn refresh_keeping(
+        &mut self,
+        reader: &Reader,
+        dirty: &FxHashSet<InstanceId>,
+    ) -> Result<Option<Vec<Snapshot>>, EngineError> {
+        let Some((reach, reported, _)) = self.refreshed(reader, dirty)? else { return Ok(None) };
+        let snapshots = report(&reach, &reported);
+        self.reach = Arc::new(reach);
+        Ok(Some(snapshots))
+    }
+
+    /// The reach after walking the dirty documents again, what is to be reported, and whether one of them no longer
+    /// leads to something it led to.
+    fn refreshed(
+        &mut self,
+        reader: &Reader,
+        dirty: &FxHashSet<InstanceId>,
+    ) -> Result<Option<(Reach, FxHashSet<InstanceId>, bool)>, EngineError> {
+        let keys: Vec<DocKey> = dirty.iter().map(|instance| self.key(instance)).collect();
+        if keys.iter().any(|key| self.reach.awaited.contains(key)) {
+            let reach = Arc::make_mut(&mut self.reach);
+            keys.iter().for_each(|key| drop(reach.awaited.remove(key)));
+            reach.tracker.forget_walked();
+        }
+        let mut affected: Vec<DocKey> = keys.into_iter().filter(|key| self.reach.tracker.contains(key)).collect();
+        if affected.is_empty() {
+            return Ok(None);
+        }
+        affected.sort();
+        self.work.refreshes += 1;
+        let mut reach = Reach::clone(&self.reach);
+        let mut again: Vec<(DocKey, Selector)> = Vec::new();
+        let mut before: Vec<Edges> = Vec::new();
+        for key in &affected {
+            again.extend(reach.tracker.remove(key).into_iter().map(|selector| (key.clone(), selector)));
+            before.push(reach.tracker.take_edges(key));
+        }
+        let visits: Vec<Visit> = again.into_iter().map(|(key, selector)| Visit { key, named: true, selector }).collect();
+        let walk = self.walk(reader, &mut reach.tracker, &visits, None)?;
+        self.work.documents += walk.loaded.len() as u64;
+        let mut reported: FxHashSet<InstanceId> = affected.iter().map(|key| key.instance.clone()).collect();
+        for (instance, loaded) in &walk.loaded {
+            let known = reach.entities.get(instance).map(|entity| entity.snapshot.seq);
+            if known != Some(loaded.seq) && reach.tracker.contains(&self.key(instance)) {
+                reported.insert(instance.clone());
+            }
+        }
+        self.assemble(reader, &mut reach, walk, &mut reported, None)?;
+        let lost = affected.iter().zip(&before).any(|(key, before)| !before.all_in(reach.tracker.edges(key)));
+        Ok(Some((reach, reported, lost)))
+    }
+
+    /// True when every root of `query` is covered by what is tracked (ENG-1014).
+    ///
+    /// # Errors
+    /// A root whose scope the identity cannot resolve.
+    pub fn covers(&self, query: &GraphQuery) -> Result<bool, EngineError> {
+        for root in &query.roots {
+            let root = self.resolve_root(root)?;
+            if !self.reach.tracker.covers(&self.key(&root.instance), &root.selector) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The branch the graph is on.
+    pub fn branch(&self) -> &BranchName {
+        &self.branch
+    }
+
+    /// Whose graph it is.
+    pub fn identity(&self) -> &ScopeIdentity {
+        &self.identity
+    }
+
+    /// Everything reached, in key order.
+    pub fn snapshots(&self) -> impl Iterator<Item = Snapshot> + '_ {
+        let mut instances: Vec<&InstanceId> = self.reach.entities.keys().collect();
+        instances.sort();
+        instances.into_iter().map(|instance| self.reach.entities[instance].snapshot.clone())
+    }
+
+    /// The tracked instances, in no particular order.
+    pub fn tracked_instances(&self) -> impl Iterator<Item = &InstanceId> + '_ {
+        self.reach.entities.keys()
+    }
+
+    /// True when a write to the instance may change what the graph reports.
+    pub fn tracks(&self, instance: &InstanceId) -> bool {
+        self.reach.entities.contains_key(instance)
+    }
+
+    /// The tracked documents with their selectors.
+    pub fn tracker(&self) -> &Tracker {
+        &self.reach.tracker
+    }
+
+    /// How much the graph has worked so far.
+    pub fn work(&self) -> Work {
+        self.work
+    }
+
+    fn key(&self, instance: &InstanceId) -> DocKey {
+        DocKey { space: self.space.clone(), instance: instance.clone() }
+    }
+
+    fn resolve_root(&self, root: &message::Root) -> Result<TrackedRoot, EngineError> {
+        let (scope_key, named) = match &root.entity_scope_key {
+            Some(key) => (key.clone(), true),
+            None => (ScopeKey::resolve(root.scope, &self.identity)?, false),
+        };
+        let path: Vec<JsString> = root.selector.path.iter().map(|segment| JsString::from(segment.clone())).collect();
+        let schema = root.selector.schema.as_ref().map(Schema::of);
+        Ok(TrackedRoot {
+            scope: scope_key.scope(),
+            instance: InstanceId { id: root.id.clone(), scope_key },
+            named,
+            selector: Selector::from_root(&path, schema),
+        })
+    }
+
+    /// The roots with their addresses, once the schema documents their selectors name are known to verify (ENG-1053).
+    fn resolve_roots(
+        &self,
+        reader: &Reader,
+        roots: &[message::Root],
+        at: Option<Seq>,
+    ) -> Result<Vec<TrackedRoot>, EngineError> {
+        let named = roots.iter().filter_map(|root| root.selector.schema.as_ref());
+        let named: Vec<EntityId> = named.flat_map(|schema| closure::references_in(&Schema::of(schema))).collect();
+        if !named.is_empty() {
+            closure(reader, &self.branch, at, named, Referrer::Selector)?;
+        }
+        roots.iter().map(|root| self.resolve_root(root)).collect()
+    }
+
+    /// Evaluates everything.
+    fn reach_of(&mut self, reader: &Reader, roots: &[TrackedRoot], at: Option<Seq>) -> Result<Reach, EngineError> {
+        let mut reach = Reach::default();
+        let walk = self.walk(reader, &mut reach.tracker, &visits(&self.space, roots), at)?;
+        self.work.documents += walk.loaded.len() as u64;
+        self.work.evaluations += 1;
+        let mut reported = FxHashSet::default();
+        self.assemble(reader, &mut reach, walk, &mut reported, at)?;
+        Ok(reach)
+    }
+
+    fn walk(
+        &self,
+        reader: &Reader,
+        tracker: &mut Tracker,
+        visits: &[Visit],
+        at: Option<Seq>,
+    ) -> Result<Walk, EngineError> {
+        let mut source = QuerySource::new(reader, &self.space, &self.branch, at);
+        let (mut memo, mut schemas, mut seen) = (Memo::new(), SchemaPool::new(), Seen::new());
+        let mut ctx = Ctx {
+            mode: Mode::Query,
+            identity: &self.identity,
+            tracker,
+            memo: &mut memo,
+            schemas: &mut schemas,
+            seen: &mut seen,
+            max_open: MAX_OPEN_PLACES,
+            skip_walked: true,
+        };
+        for Visit { key, named, selector } in visits {
+            let scope = key.instance.scope_key.scope();
+            let document = match key.space == self.space {
+                true => source.instance(&key.instance)?.document.clone(),
+                false => None,
+            };
+            if document.is_none() {
+                ctx.tracker.add(key, selector.clone());
+                continue;
+            }
+            let own = ScopeKey::resolve(scope, &self.identity).is_ok_and(|own| own == key.instance.scope_key);
+            let explicit = (*named && !own).then(|| key.clone());
+            let root = Root { space: key.space.clone(), id: key.instance.id.clone(), scope, explicit, document };
+            if let Err(failure) = visit(&mut source, &mut ctx, &root, selector).map_err(engine_error)? {
+                tracing::trace!(space = %self.space, failure = failure.as_str(), "a root does not satisfy its schema");
+            }
+        }
+        Ok(Walk {
+            awaited: seen.absent().cloned().collect(),
+            narrowest: seen.narrowest_scope(),
+            loaded: source.into_loaded(),
+        })
+    }
+
+    /// Turns a finished walk into entities and adds the schema documents they refer to (ENG-1050, 1051).
+    fn assemble(
+        &self,
+        reader: &Reader,
+        reach: &mut Reach,
+        walk: Walk,
+        reported: &mut FxHashSet<InstanceId>,
+        at: Option<Seq>,
+    ) -> Result<(), EngineError> {
+        let Walk { mut loaded, awaited, narrowest } = walk;
+        reach.narrowest = reach.narrowest.max(narrowest);
+        reach.awaited.extend(awaited);
+        for (instance, found) in &loaded {
+            reach.loaded.insert(instance.clone(), found.seq);
+        }
+        let tracked: Vec<InstanceId> = reach
+            .tracker
+            .keys()
+            .filter(|key| key.space == self.space)
+            .filter(|key| loaded.contains_key(&key.instance) || !reach.entities.contains_key(&key.instance))
+            .map(|key| key.instance.clone())
+            .collect();
+        let mut referred: Vec<(InstanceId, Arc<[EntityId]>)> = Vec::new();
+        for instance in tracked {
+            let entity = self.entity(reader, &instance, loaded.remove(&instance), at)?;
+            referred.push((instance.clone(), entity.references.clone()));
+            reach.entities.insert(instance, entity);
+        }
+        let roots = referred.iter().flat_map(|(_, references)| references.iter().cloned());
+        let members = closure(reader, &self.branch, at, roots, Referrer::Result)?;
+        for (instance, references) in &referred {
+            let source = self.key(instance);
+            for id in references.iter().filter(|id| **id != instance.id) {
+                reach.tracker.record_edge(&source, &self.key(&InstanceId::space(id.clone())), &Selector::rejecting());
+            }
+        }
+        let mut members: Vec<EntityId> = members.into_iter().collect();
+        members.sort();
+        for id in members {
+            let instance = InstanceId::space(id);
+            let key = self.key(&instance);
+            if !reach.tracker.contains(&key) {
+                reach.tracker.add(&key, Selector::rejecting());
+                let entity = self.entity(reader, &instance, None, at)?;
+                reach.entities.insert(instance.clone(), entity);
+                reported.insert(instance);
+            }
+        }
+        Ok(())
+    }
+
+    fn entity(
+        &self,
+        reader: &Reader,
+        instance: &InstanceId,
+        loaded: Option<Loaded>,
+        at: Option<Seq>,
+    ) -> Result<Entity, EngineError> {
+        let loaded = match loaded {
+            Some(loaded) => loaded,
+            None => {
+                let mut source = QuerySource::new(reader, &self.space, &self.branch, at);
+                source.instance(instance)?.clone()
+            }
+        };
+        let references = match &loaded.document {
+            Some(document) => references(&instance.id, document),
+            None => Arc::new([]),
+        };
+        Ok(Entity { snapshot: Snapshot::of(reader, &self.branch, instance, &loaded)?, references })
+    }
+
+    /// What sharing this graph with another identity depends on.
+    pub(super) fn touched(&self) -> Touched<'_> {
+        let scoped = self.reach.loaded.iter().filter(|(instance, _)| instance.scope_key.scope() != Scope::Space);
+        Touched { narrowest: self.reach.narrowest, scoped: scoped.collect() }
+    }
+
+    /// The same reach as another identity sees it, whose own instances are as absent as this one's were (ENG-1061).
+    pub(super) fn for_identity(&self, identity: &ScopeIdentity) -> Result<TrackedGraph, EngineError> {
+        let mut shared = TrackedGraph { identity: identity.clone(), work: Work::default(), ..self.clone() };
+        if self.identity == *identity || self.reach.narrowest == Scope::Space {
+            return Ok(shared);
+        }
+        let user = ScopeKey::resolve(Scope::User, identity);
+        let session = ScopeKey::resolve(Scope::Session, identity);
+        let own = |instance: &InstanceId| -> Result<InstanceId, EngineError> {
+            let scope_key = match instance.scope_key.scope() {
+                Scope::Space => instance.scope_key.clone(),
+                Scope::User => user.clone()?,
+                Scope::Session => session.clone()?,
+            };
+            Ok(InstanceId { id: instance.id.clone(), scope_key })
+        };
+        let mut reach = Reach { narrowest: self.reach.narrowest, ..Reach::default() };
+        // Every key was resolvable for the narrowest scope, which was checked before sharing.
+        reach.tracker = self.reach.tracker.rekeyed(|key| match own(&key.instance) {
+            Ok(instance) => DocKey { space: key.space.clone(), instance },
+            Err(_) => key.clone(),
+        });
+        for (instance, entity) in &self.reach.entities {
+            let instance = own(instance)?;
+            let mut entity = entity.clone();
+            entity.snapshot.scope_key = instance.scope_key.clone();
+            reach.entities.insert(instance, entity);
+        }
+        for (instance, seq) in &self.reach.loaded {
+            reach.loaded.insert(own(instance)?, *seq);
+        }
+        for key in &self.reach.awaited {
+            reach.awaited.insert(DocKey { space: key.space.clone(), instance: own(&key.instance)? });
+        }
+        let mut roots = Vec::clone(&self.roots);
+        for root in &mut roots {
+            root.instance = own(&root.instance)?;
+        }
+        shared.roots = Arc::new(roots);
+        shared.reach = Arc::new(reach);
+        Ok(shared)
+    }
+}
+
+/// The scoped instances an evaluation met.
+pub(super) struct Touched<'g> {
+    pub(super) narrowest: Scope,
+    pub(super) scoped: Vec<(&'g InstanceId, &'g Seq)>,
+}
+
+/// One document to walk.
+struct Visit {
+    key: DocKey,
+    /// The key stands as it is, whoever walks.
+    named: bool,
+    selector: Selector,
+}
+
+fn visits(space: &SpaceId, roots: &[TrackedRoot]) -> Vec<Visit> {
+    roots
+        .iter()
+        .map(|root| Visit {
+            key: DocKey { space: space.clone(), instance: root.instance.clone() },
+            named: root.named,
+            selector: root.selector.clone(),
+        })
+        .collect()
+}
+
+fn report(reach: &Reach, instances: &FxHashSet<InstanceId>) -> Vec<Snapshot> {
+    let mut instances: Vec<&InstanceId> = instances.iter().collect();
+    instances.sort();
+    instances.into_iter().filter_map(|instance| reach.entities.get(instance)).map(|e| e.snapshot.clone()).collect()
+}

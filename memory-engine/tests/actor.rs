@@ -1,0 +1,424 @@
+//! One store from many threads: order, grouping, what readers see, and that nothing (a panic, a dropped reply, a
+//! handle that goes away, another process) leaves a transaction open or a write half done.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use memory_engine::{
+    ActorOptions, Applied, ApplyCommit, Engine, EngineError, EngineHandle, EngineOptions, ReadInstance, StoreLocation,
+};
+use memory_wire::ids::{BranchName, LocalSeq, Seq};
+use memory_wire::message::{ClientCommit, CommitParts, Operation};
+use memory_wire::scope_key::Scope;
+use memory_wire::value::Value;
+use memory_wire::value;
+
+struct Store {
+    _dir: tempfile::TempDir,
+    path: PathBuf,
+}
+
+impl Store {
+    fn new() -> Store {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store.sqlite");
+        Store { _dir: dir, path }
+    }
+
+    fn handle(&self) -> EngineHandle {
+        self.handle_with(ActorOptions::default())
+    }
+
+    fn handle_with(&self, options: ActorOptions) -> EngineHandle {
+        EngineHandle::new(StoreLocation::File(self.path.clone()), EngineOptions::default(), options)
+    }
+}
+
+fn commit(local_seq: u64, writes: &[(&str, u64)]) -> ClientCommit {
+    let set = |(id, n): &(&str, u64)| Operation::Set {
+        id: (*id).into(),
+        scope: Scope::Space,
+        value: value!({ "value": (*n) }),
+    };
+    let parts = CommitParts { operations: writes.iter().map(set).collect(), ..CommitParts::default() };
+    ClientCommit::build(LocalSeq(local_seq), parts)
+}
+
+fn apply(engine: &mut Engine, session: &str, commit: &ClientCommit) -> Result<Applied, EngineError> {
+    engine.apply_commit(ApplyCommit::authored(&session.into(), None, commit, 0))
+}
+
+fn number(reader: &memory_engine::Reader, id: &str) -> Option<u64> {
+    reader.read_space_value(&id.into()).unwrap().as_ref().and_then(Value::as_u64)
+}
+
+/// Blocks the writer until the returned sender is used or dropped, so that what is queued meanwhile waits together.
+fn hold(handle: &EngineHandle) -> mpsc::Sender<()> {
+    let (release, held) = mpsc::channel::<()>();
+    let (started, running) = mpsc::channel();
+    drop(handle.turn(move |_| {
+        started.send(()).unwrap();
+        let _ = held.recv();
+    }));
+    running.recv().unwrap();
+    release
+}
+
+#[test]
+fn handles_and_engines_move_between_threads() {
+    fn shared<T: Send + Sync>() {}
+    fn moved<T: Send>() {}
+    shared::<EngineHandle>();
+    moved::<Engine>();
+    moved::<memory_engine::Reader>();
+    moved::<memory_engine::WaveCommit>();
+    moved::<EngineError>();
+}
+
+#[test]
+fn eng_206_writes_that_wait_together_share_a_transaction_and_stay_in_order() {
+    let store = Store::new();
+    let handle = store.handle();
+    let release = hold(&handle);
+    let published = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let watcher = rusqlite::Connection::open(&store.path);
+    for n in 1..=20 {
+        let published = published.clone();
+        handle.write_then(
+            move |engine| {
+                let applied = apply(engine, "s", &commit(n, &[("of:x", n)])).unwrap();
+                // Each member sees the ones before it.
+                assert_eq!(number(engine.reader(), "of:x"), Some(n));
+                applied.seq.0
+            },
+            move |engine, seq| published.lock().push((seq.unwrap(), engine.server_seq().unwrap().0)),
+        );
+    }
+    let last = handle.turn(|engine| engine.server_seq().unwrap());
+    drop(release);
+    assert_eq!(last.wait().unwrap(), Seq(20));
+    let published = published.lock();
+    // Verdicts in order, and none before the whole group was durable.
+    assert_eq!(published.iter().map(|(seq, _)| *seq).collect::<Vec<_>>(), (1..=20).collect::<Vec<_>>());
+    assert!(published.iter().all(|(_, durable)| *durable == 20), "{published:?}");
+    drop(watcher);
+}
+
+#[test]
+fn a_turn_never_comes_between_a_write_and_its_publication() {
+    let store = Store::new();
+    let handle = store.handle();
+    let release = hold(&handle);
+    let log = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    for n in 1..=3 {
+        let (work, publish, turn) = (log.clone(), log.clone(), log.clone());
+        handle.write_then(
+            move |engine| {
+                apply(engine, "s", &commit(n, &[("of:x", n)])).unwrap();
+                work.lock().push(format!("work {n}"));
+            },
+            move |_, _| publish.lock().push(format!("publish {n}")),
+        );
+        if n == 2 {
+            drop(handle.turn(move |engine| turn.lock().push(format!("turn {}", engine.server_seq().unwrap()))));
+        }
+    }
+    drop(release);
+    handle.turn(|_| ()).wait().unwrap();
+    let want = ["work 1", "work 2", "publish 1", "publish 2", "turn 2", "work 3", "publish 3"];
+    assert_eq!(*log.lock(), want);
+}
+
+#[test]
+fn inv_10_readers_see_committed_prefixes_only() {
+    let store = Store::new();
+    let handle = store.handle();
+    handle.write(|engine| apply(engine, "s", &commit(1, &[("of:a", 1), ("of:b", 1)])).unwrap()).wait().unwrap();
+    let highest = Arc::new(AtomicU64::new(1));
+    let stop = Arc::new(AtomicU64::new(0));
+    let readers: Vec<_> = (0..3)
+        .map(|_| {
+            let (handle, highest, stop) = (handle.clone(), highest.clone(), stop.clone());
+            std::thread::spawn(move || {
+                let mut seen = 0;
+                let mut reads = 0u64;
+                while stop.load(Ordering::SeqCst) == 0 || reads < 20 {
+                    let acknowledged = highest.load(Ordering::SeqCst);
+                    let (seq, a, b, head) = handle
+                        .read(|reader| {
+                            let seq = reader.server_seq().unwrap().0;
+                            // Time enough for the writer to move on in between.
+                            std::thread::yield_now();
+                            let a = number(reader, "of:a").unwrap();
+                            let b = number(reader, "of:b").unwrap();
+                            (seq, a, b, reader.head_seq(&BranchName::default()).unwrap().0)
+                        })
+                        .wait()
+                        .unwrap();
+                    assert_eq!((a, b, head), (seq, seq, seq), "one read saw more than one state");
+                    assert!(seq >= acknowledged, "an acknowledged write was not seen");
+                    assert!(seq >= seen, "a reader went back in time");
+                    seen = seq;
+                    reads += 1;
+                }
+            })
+        })
+        .collect();
+    for n in 2..=200 {
+        let seq = handle
+            .write(move |engine| apply(engine, "s", &commit(n, &[("of:a", n), ("of:b", n)])).unwrap().seq.0)
+            .wait()
+            .unwrap();
+        highest.store(seq, Ordering::SeqCst);
+    }
+    stop.store(1, Ordering::SeqCst);
+    readers.into_iter().for_each(|reader| reader.join().unwrap());
+}
+
+/// Field fault F39: a panic inside the commit closure leaves no open transaction, and takes nothing of its group along.
+#[test]
+fn f39_a_panic_in_a_commit_leaves_no_open_transaction_and_spares_its_group() {
+    let store = Store::new();
+    let handle = store.handle();
+    let release = hold(&handle);
+    let before = handle.write(|engine| apply(engine, "s", &commit(1, &[("of:a", 1)])).map(|a| a.seq));
+    let panicking = handle.write(|engine| {
+        apply(engine, "s", &commit(2, &[("of:a", 2), ("of:lost", 2)])).unwrap();
+        panic!("on purpose");
+    });
+    let after = handle.write(|engine| apply(engine, "s", &commit(3, &[("of:b", 3)])).map(|a| a.seq));
+    let turned = handle.turn(|_| panic!("in a turn"));
+    let read = handle.read(|_| panic!("in a read"));
+    drop(release);
+    assert_eq!(before.wait().unwrap().unwrap(), Seq(1));
+    assert!(matches!(panicking.wait(), Err(EngineError::Panicked(text)) if text == "on purpose"));
+    // The seq of the rolled back member is free again, and no trace of it is left, in the file or in memory.
+    assert_eq!(after.wait().unwrap().unwrap(), Seq(2));
+    assert!(matches!(turned.wait(), Err(EngineError::Panicked(_))));
+    assert!(matches!(read.wait(), Err(EngineError::Panicked(_))));
+    let seen = handle.read(|reader| (number(reader, "of:a"), number(reader, "of:lost"), number(reader, "of:b")));
+    assert_eq!(seen.wait().unwrap(), (Some(1), None, Some(3)));
+    let seen = handle.turn(|engine| (number(engine.reader(), "of:a"), number(engine.reader(), "of:lost")));
+    assert_eq!(seen.wait().unwrap(), (Some(1), None));
+    // Another connection can take the write lock at once.
+    let other = rusqlite::Connection::open(&store.path).unwrap();
+    other.busy_timeout(Duration::ZERO).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE; ROLLBACK").unwrap();
+}
+
+/// Field fault F39: a dropped reply (a cancelled request) neither cancels nor tears the write.
+#[test]
+fn f39_dropping_the_reply_leaves_the_write_whole() {
+    let store = Store::new();
+    let handle = store.handle();
+    let release = hold(&handle);
+    for n in 1..=10 {
+        let mut reply = Box::pin(handle.write(move |engine| apply(engine, "s", &commit(n, &[("of:a", n)])).map(|_| ())));
+        let poll = reply.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(poll.is_pending(), "the writer is held");
+        drop(reply);
+    }
+    drop(release);
+    let seen = handle.turn(|engine| (engine.server_seq().unwrap(), number(engine.reader(), "of:a")));
+    assert_eq!(seen.wait().unwrap(), (Seq(10), Some(10)));
+}
+
+/// A reply is a future that needs no runtime: it wakes whoever polled it last.
+#[test]
+fn a_reply_wakes_its_task() {
+    struct Unpark(std::thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let store = Store::new();
+    let handle = store.handle();
+    let release = hold(&handle);
+    let mut reply = pin!(handle.write(|engine| apply(engine, "s", &commit(1, &[("of:a", 1)])).map(|a| a.seq)));
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    assert!(reply.as_mut().poll(&mut context).is_pending());
+    drop(release);
+    let seq = loop {
+        match reply.as_mut().poll(&mut context) {
+            Poll::Ready(result) => break result.unwrap().unwrap(),
+            Poll::Pending => std::thread::park(),
+        }
+    };
+    assert_eq!(seq, Seq(1));
+}
+
+#[test]
+fn dropping_the_last_handle_runs_what_is_queued() {
+    let store = Store::new();
+    let handle = store.handle();
+    let release = hold(&handle);
+    let replies: Vec<_> = (1..=5)
+        .map(|n| handle.write(move |engine| apply(engine, "s", &commit(n, &[("of:a", n)])).map(|a| a.seq.0)))
+        .collect();
+    drop(handle);
+    drop(release);
+    let seqs: Vec<u64> = replies.into_iter().map(|reply| reply.wait().unwrap().unwrap()).collect();
+    assert_eq!(seqs, [1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn f39_closing_truncates_the_log_and_the_next_job_opens_again() {
+    let store = Store::new();
+    let handle = store.handle();
+    for n in 1..=50 {
+        handle.write(move |engine| apply(engine, "s", &commit(n, &[("of:a", n)])).map(|_| ()).unwrap()).wait().unwrap();
+    }
+    handle.close().wait().unwrap();
+    let wal = store.path.with_extension("sqlite-wal");
+    assert_eq!(std::fs::metadata(&wal).map(|meta| meta.len()).unwrap_or(0), 0, "the log is truncated");
+    assert_eq!(handle.read(|reader| number(reader, "of:a")).wait().unwrap(), Some(50));
+}
+
+#[test]
+fn idle_threads_end_and_come_back() {
+    let store = Store::new();
+    let short = ActorOptions { idle_close: Duration::from_millis(20), ..ActorOptions::default() };
+    let handle = store.handle_with(short);
+    for n in 1..=5 {
+        handle.write(move |engine| apply(engine, "s", &commit(n, &[("of:a", n)])).map(|_| ()).unwrap()).wait().unwrap();
+        assert_eq!(handle.read(|reader| number(reader, "of:a")).wait().unwrap(), Some(n));
+        // Whether the threads have ended by now or not must make no difference.
+        std::thread::sleep(Duration::from_millis(15 * n));
+    }
+}
+
+#[test]
+fn a_store_in_memory_outlives_idle_threads_and_reads_through_the_writer() {
+    let short = ActorOptions { idle_close: Duration::from_millis(5), ..ActorOptions::default() };
+    let handle = EngineHandle::new(StoreLocation::Memory, EngineOptions::default(), short);
+    handle.write(|engine| apply(engine, "s", &commit(1, &[("of:a", 7)])).map(|_| ()).unwrap()).wait().unwrap();
+    std::thread::sleep(Duration::from_millis(60));
+    assert_eq!(handle.read(|reader| number(reader, "of:a")).wait().unwrap(), Some(7));
+}
+
+#[test]
+fn a_store_that_cannot_be_opened_answers_every_job() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("missing").join("store.sqlite");
+    let handle = EngineHandle::new(StoreLocation::File(path), EngineOptions::default(), ActorOptions::default());
+    assert!(matches!(handle.turn(|_| ()).wait(), Err(EngineError::Sqlite(_))));
+    assert!(matches!(handle.read(|_| ()).wait(), Err(EngineError::Sqlite(_))));
+    assert!(handle.write(|_| ()).wait().is_err());
+}
+
+/// ENG-206: if the outer COMMIT fails every member fails. A deferred foreign key is what fails it here.
+#[test]
+fn eng_206_a_group_that_cannot_become_durable_fails_every_member() {
+    let store = Store::new();
+    let handle = store.handle();
+    handle.turn(|_| ()).wait().unwrap();
+    let side = rusqlite::Connection::open(&store.path).unwrap();
+    side.execute_batch(
+        "CREATE TABLE broken (seq INTEGER REFERENCES \"commit\"(seq) DEFERRABLE INITIALLY DEFERRED);
+         CREATE TRIGGER breaks AFTER INSERT ON revision WHEN NEW.id = 'of:bad'
+         BEGIN INSERT INTO broken VALUES (999); END;",
+    )
+    .unwrap();
+    let release = hold(&handle);
+    let replies: Vec<_> = ["of:a", "of:bad", "of:b"]
+        .into_iter()
+        .zip(1..)
+        .map(|(id, n)| handle.write(move |engine| apply(engine, "s", &commit(n, &[(id, n)])).map(|_| ())))
+        .collect();
+    drop(release);
+    for reply in replies {
+        assert!(reply.wait().is_err());
+    }
+    let left: i64 = side.query_row("SELECT COUNT(*) FROM \"commit\"", [], |row| row.get(0)).unwrap();
+    assert_eq!(left, 0);
+    // And the space goes on.
+    let seq = handle.write(|engine| apply(engine, "s", &commit(9, &[("of:a", 9)])).map(|a| a.seq)).wait();
+    assert_eq!(seq.unwrap().unwrap(), Seq(1));
+    assert_eq!(handle.read(|reader| number(reader, "of:a")).wait().unwrap(), Some(9));
+}
+
+/// ENG-208: two handles on one file stand for two processes. Each learns of the other's commits, in order, and before its
+/// own commit that follows them.
+#[test]
+fn eng_208_commits_of_another_process_are_told_once_in_order() {
+    let store = Store::new();
+    let quick = ActorOptions { foreign_poll: Duration::from_millis(5), ..ActorOptions::default() };
+    let (ours, theirs) = (store.handle_with(quick), store.handle_with(quick));
+    ours.turn(|_| ()).wait().unwrap();
+    let (tell, told) = mpsc::channel();
+    let own = tell.clone();
+    ours.watch_foreign(Some(Box::new(move |engine, records| {
+        for record in records {
+            // Told when readable, never before.
+            assert!(engine.server_seq().unwrap() >= record.seq);
+            tell.send((record.seq.0, record.writes.len())).unwrap();
+        }
+    })));
+    for n in 1..=3 {
+        theirs
+            .write(move |engine| apply(engine, "t", &commit(n, &[("of:a", n), ("of:b", n)])).map(|_| ()).unwrap())
+            .wait()
+            .unwrap();
+        assert_eq!(told.recv_timeout(Duration::from_secs(20)).unwrap(), (n, 2));
+    }
+    // Without polling, an own write notices what went before it.
+    let release = hold(&ours);
+    theirs
+        .write(|engine| apply(engine, "t", &commit(4, &[("of:a", 4)])).map(|_| ()).unwrap())
+        .wait()
+        .unwrap();
+    ours.write_then(
+        |engine| apply(engine, "s", &commit(1, &[("of:c", 5)])).unwrap().seq.0,
+        move |_, seq| own.send((seq.unwrap(), 100)).unwrap(),
+    );
+    drop(release);
+    assert_eq!(told.recv_timeout(Duration::from_secs(20)).unwrap(), (4, 1));
+    assert_eq!(told.recv_timeout(Duration::from_secs(20)).unwrap(), (5, 100));
+    // Own commits are never told: this turn looks for foreign ones first, and finds none.
+    ours.turn(|_| ()).wait().unwrap();
+    assert_eq!(told.try_iter().next(), None);
+    ours.watch_foreign(None);
+}
+
+#[test]
+fn eng_143_two_writers_on_one_file_never_lose_or_reuse_a_seq() {
+    let store = Store::new();
+    let handles = [store.handle(), store.handle()];
+    handles[0].turn(|_| ()).wait().unwrap();
+    let writers: Vec<_> = handles
+        .iter()
+        .cloned()
+        .enumerate()
+        .map(|(index, handle)| {
+            std::thread::spawn(move || {
+                let session = format!("s{index}");
+                (1..=60)
+                    .map(|n| {
+                        let session = session.clone();
+                        let write = handle.write(move |engine| apply(engine, &session, &commit(n, &[("of:a", n)])));
+                        write.wait().unwrap().unwrap().seq.0
+                    })
+                    .collect::<Vec<_>>()
+            })
+        })
+        .collect();
+    let mut seqs: Vec<u64> = writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect();
+    seqs.sort_unstable();
+    assert_eq!(seqs, (1..=120).collect::<Vec<_>>());
+    // Each sees the whole, through caches warmed by its own writes.
+    for handle in &handles {
+        let head = handle.turn(|engine| {
+            let state = engine.read_state(&"of:a".into(), ReadInstance::Space, &BranchName::default(), None);
+            state.unwrap().unwrap().seq
+        });
+        assert_eq!(head.wait().unwrap(), Seq(120));
+    }
+}
