@@ -77,7 +77,10 @@ pub enum EngineError {
         reason: String,
     },
     /// Documents of a wave moved past its basis (ENG-611).
-    #[error("wave commit re-verification: doc head(s) advanced past the wave basis: {}", doc_texts(conflicted))]
+    #[error(
+        "wave commit re-verification: doc head(s) advanced past the wave basis: {}",
+        doc_texts(conflicted)
+    )]
     WaveConflict {
         /// Every violated instance, in the order of the wave's operations.
         conflicted: Vec<InstanceId>,
@@ -96,6 +99,9 @@ pub enum EngineError {
         /// The full text.
         message: String,
     },
+    /// A query's walk could not be carried through (TRV-1501): the failure is of that request alone.
+    #[error(transparent)]
+    Traverse(memory_wire::traverse::TraverseError),
     /// A patch cannot be applied to the state it meets (ENG-355, 381).
     #[error(transparent)]
     Patch(#[from] PatchError),
@@ -222,9 +228,10 @@ impl EngineError {
     pub fn name(&self) -> &'static str {
         use EngineError::*;
         match self {
-            StaleConfirmedRead { .. } | StalePendingRead { .. } | PendingDependency { .. } | ValueHashChanged { .. } => {
-                "ConflictError"
-            }
+            StaleConfirmedRead { .. }
+            | StalePendingRead { .. }
+            | PendingDependency { .. }
+            | ValueHashChanged { .. } => "ConflictError",
             OriginNotCommitted { .. } | ReceiptExists { .. } => "PreconditionFailedError",
             Refused(_) | Scope(_) | SqliteUnattached { .. } => "ProtocolError",
             EventAppendDuplicate { .. } => "EventAppendDuplicateError",
@@ -243,6 +250,7 @@ impl EngineError {
             | InvalidSpaceId(_)
             | Stored(_)
             | Encode(_)
+            | Traverse(_)
             | NotASessionKey(_)
             | Sqlite(_)
             | Io { .. }
@@ -294,7 +302,11 @@ fn doc_texts(docs: &[InstanceId]) -> String {
 }
 
 fn joined(indexes: &[usize]) -> String {
-    indexes.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
+    indexes
+        .iter()
+        .map(usize::to_string)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// SQLite's own sentence, without the binding's decoration: clients and vectors know it in this form.

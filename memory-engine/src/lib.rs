@@ -13,6 +13,7 @@
 //! | to hold a space's lease | [`lease`] |
 //! | a document, now or earlier | [`Reader::read_state`] |
 //! | ids, branches, the feed of commits | [`Reader`] |
+//! | what a graph query reaches, now and after each commit | [`query`] |
 //! | pending events, retirable effects, basis rows, the outbox | [`events`], [`effects`], [`basis`], [`outbox`] |
 //! | to retire a dead session | [`Engine::retire_session`] |
 //! | one store from many threads | [`actor::EngineHandle`] |
@@ -36,6 +37,7 @@ pub mod lease;
 mod migration;
 mod open;
 pub mod outbox;
+pub mod query;
 mod read;
 mod reader;
 mod refusal;
@@ -61,3 +63,8 @@ pub use retirement::Retired;
 pub use snapshot::SnapshotPolicy;
 pub use store_path::{StoreLocation, StoreRoot};
 pub use wave::WaveCommit;
+
+/// The README's example, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

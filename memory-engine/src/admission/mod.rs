@@ -4,9 +4,10 @@
 mod classes;
 mod conflicts;
 mod content_addressed;
+mod depth;
 mod operations;
 mod preconditions;
-mod references;
+pub(crate) mod references;
 mod replay;
 
 use memory_wire::codec;
@@ -102,7 +103,10 @@ impl<'a> ApplyCommit<'a> {
 
     /// The server's own direct write (ENG-400).
     pub fn system(session_id: &'a SessionId, commit: &'a ClientCommit, now_ms: i64) -> ApplyCommit<'a> {
-        ApplyCommit { class: CommitClass::System, ..ApplyCommit::authored(session_id, None, commit, now_ms) }
+        ApplyCommit {
+            class: CommitClass::System,
+            ..ApplyCommit::authored(session_id, None, commit, now_ms)
+        }
     }
 
     /// The key the commit is filed and replayed under (ENG-161).
@@ -185,7 +189,10 @@ impl<'e, 'a> Admission<'e, 'a> {
     pub(crate) fn new(engine: &'e Engine, apply: &'e ApplyCommit<'a>) -> Self {
         let principal = apply.principal.filter(|p| !p.is_empty()).cloned();
         let session_id = Some(apply.session_id.clone()).filter(|s| !s.is_empty());
-        let envelope = ScopeIdentity { principal, session_id };
+        let envelope = ScopeIdentity {
+            principal,
+            session_id,
+        };
         let actor = match apply.delegated {
             Some(delegated) => ScopeIdentity {
                 principal: delegated.acting_principal.clone().filter(|p| !p.is_empty()),
@@ -197,7 +204,13 @@ impl<'e, 'a> Admission<'e, 'a> {
             },
             None => envelope.clone(),
         };
-        Admission { engine, apply, session_key: apply.session_key(), envelope, actor }
+        Admission {
+            engine,
+            apply,
+            session_key: apply.session_key(),
+            envelope,
+            actor,
+        }
     }
 
     pub(crate) fn branch(&self) -> &'e BranchName {
@@ -210,21 +223,34 @@ impl<'e, 'a> Admission<'e, 'a> {
         id: &memory_wire::EntityId,
         scope: Scope,
     ) -> Result<InstanceId, EngineError> {
-        Ok(InstanceId { id: id.clone(), scope_key: ScopeKey::resolve(scope, &self.envelope)? })
+        Ok(InstanceId {
+            id: id.clone(),
+            scope_key: ScopeKey::resolve(scope, &self.envelope)?,
+        })
     }
 
     /// The instance an operation writes (ENG-352); `None` for a SQLite statement.
-    pub(crate) fn target(&self, index: usize, operation: &Operation) -> Result<Option<InstanceId>, EngineError> {
-        let Some((id, scope)) = operation.target() else { return Ok(None) };
+    pub(crate) fn target(
+        &self,
+        index: usize,
+        operation: &Operation,
+    ) -> Result<Option<InstanceId>, EngineError> {
+        let Some((id, scope)) = operation.target() else {
+            return Ok(None);
+        };
         let scope_key = match (scope, self.apply.class) {
             (Scope::Space, _) => ScopeKey::space(),
-            (Scope::User | Scope::Session, CommitClass::Derived) => {
-                self.annotated_key(index).cloned().ok_or(Refusal::AnnotationMissing { op: index, scope })?
-            }
+            (Scope::User | Scope::Session, CommitClass::Derived) => self
+                .annotated_key(index)
+                .cloned()
+                .ok_or(Refusal::AnnotationMissing { op: index, scope })?,
             (Scope::User | Scope::Session, CommitClass::Authored | CommitClass::System) => {
                 ScopeKey::resolve(scope, &self.actor)?
             }
         };
-        Ok(Some(InstanceId { id: id.clone(), scope_key }))
+        Ok(Some(InstanceId {
+            id: id.clone(),
+            scope_key,
+        }))
     }
 }

@@ -44,13 +44,19 @@ impl Admission<'_, '_> {
                         match patch.action() {
                             PatchAction::Replace { value, .. }
                             | PatchAction::Add { value, .. }
-                            | PatchAction::RemoveByValue { value, .. } => collect_link_references(value, &mut pending),
+                            | PatchAction::RemoveByValue { value, .. } => {
+                                collect_link_references(value, &mut pending)
+                            }
                             PatchAction::Append { values, .. }
                             | PatchAction::AddUnique { values, .. }
                             | PatchAction::Splice { add: values, .. } => {
-                                values.iter().for_each(|value| collect_link_references(value, &mut pending));
+                                values
+                                    .iter()
+                                    .for_each(|value| collect_link_references(value, &mut pending));
                             }
-                            PatchAction::Remove { .. } | PatchAction::Move { .. } | PatchAction::Increment { .. } => {}
+                            PatchAction::Remove { .. }
+                            | PatchAction::Move { .. }
+                            | PatchAction::Increment { .. } => {}
                         }
                     }
                 }
@@ -66,7 +72,10 @@ impl Admission<'_, '_> {
             let references = match included.get(&id) {
                 Some(document) => {
                     let schema = verified_schema(&id, document);
-                    let schema = schema.ok_or(Refusal::SchemaUnverified { id, origin: "included" })?;
+                    let schema = schema.ok_or(Refusal::SchemaUnverified {
+                        id,
+                        origin: "included",
+                    })?;
                     references_of(&schema).collect()
                 }
                 None => self.stored_schema(id)?,
@@ -83,10 +92,18 @@ impl Admission<'_, '_> {
             return Err(Refusal::SchemaMissing { id }.into());
         };
         let seq = found.key.seq;
-        if let Some(known) = self.engine.cache.verified_schema(&id, seq).filter(|_| self.engine.is_durable(seq)) {
+        if let Some(known) = self
+            .engine
+            .cache
+            .verified_schema(&id, seq)
+            .filter(|_| self.engine.is_durable(seq))
+        {
             return Ok(known);
         }
-        let document = self.engine.state_after(&found)?.ok_or_else(|| Refusal::SchemaMissing { id: id.clone() })?;
+        let document = self
+            .engine
+            .state_after(&found)?
+            .ok_or_else(|| Refusal::SchemaMissing { id: id.clone() })?;
         let Some(schema) = verified_schema(&id, &document) else {
             return Err(Refusal::SchemaUnverified { id, origin: "stored" }.into());
         };
@@ -105,10 +122,12 @@ impl Admission<'_, '_> {
         written: &[InstanceId],
     ) -> Result<(), EngineError> {
         let mentioned = original.contains(SCHEMA_REF_PREFIX) || original.contains(SCHEMA_CAS_PREFIX);
-        for instance in written {
-            if !mentioned && !self.moves_within(instance)? {
-                continue;
-            }
+        let suspects = if mentioned {
+            written.to_vec()
+        } else {
+            self.instances_with_moves()?
+        };
+        for instance in &suspects {
             let state = self.engine.current(instance, self.branch())?;
             if let Some(reference) = state.and_then(|document| find_reserved_reference(&document, REGIME)) {
                 return Err(Refusal::ReservedReference(reference).into());
@@ -117,22 +136,23 @@ impl Admission<'_, '_> {
         Ok(())
     }
 
-    fn moves_within(&self, instance: &InstanceId) -> Result<bool, EngineError> {
+    fn instances_with_moves(&self) -> Result<Vec<InstanceId>, EngineError> {
+        let mut found = Vec::new();
         for (index, operation) in self.apply.commit.operations.iter().enumerate() {
-            if let Operation::Patch { id, patches, .. } = operation
-                && *id == instance.id
-                && patches.iter().any(|patch| matches!(patch.action(), PatchAction::Move { .. }))
-                && self.target(index, operation)?.as_ref() == Some(instance)
+            if let Operation::Patch { patches, .. } = operation
+                && patches
+                    .iter()
+                    .any(|patch| matches!(patch.action(), PatchAction::Move { .. }))
             {
-                return Ok(true);
+                found.extend(self.target(index, operation)?);
             }
         }
-        Ok(false)
+        Ok(found)
     }
 }
 
 /// The schema in a document, if the document is a schema document: its `value` is a schema that hashes to the id.
-fn verified_schema(id: &EntityId, document: &Value) -> Option<Schema> {
+pub(crate) fn verified_schema(id: &EntityId, document: &Value) -> Option<Schema> {
     let hash = id.as_str().strip_prefix("cid:")?;
     let value = document.as_object()?.get("value")?;
     if !matches!(value, Value::Bool(_) | Value::Object(_)) {
@@ -142,8 +162,18 @@ fn verified_schema(id: &EntityId, document: &Value) -> Option<Schema> {
     (tag_digest(schema.digest()) == hash).then_some(schema)
 }
 
-fn references_of(schema: &Schema) -> impl Iterator<Item = EntityId> {
-    schema.external_references().iter().map(|hash| EntityId::from(format!("cid:{hash}")))
+pub(crate) fn references_of(schema: &Schema) -> impl Iterator<Item = EntityId> {
+    schema
+        .external_references()
+        .iter()
+        .map(|hash| EntityId::from(format!("cid:{hash}")))
+}
+
+/// The references of the `schema` of every link anywhere in a document, in the order they are met.
+pub(crate) fn link_references(document: &Value) -> Vec<EntityId> {
+    let mut found = VecDeque::new();
+    collect_link_references(document, &mut found);
+    found.into()
 }
 
 /// The references of the `schema` of every link anywhere in `value`. Schema content is not searched for links: a
@@ -160,8 +190,12 @@ fn collect_link_references(value: &Value, into: &mut VecDeque<EntityId>) {
         return;
     }
     match value {
-        Value::Object(object) => object.iter().for_each(|(_, member)| collect_link_references(member, into)),
-        Value::Array(array) => array.elements().for_each(|(_, element)| collect_link_references(element, into)),
+        Value::Object(object) => object
+            .iter()
+            .for_each(|(_, member)| collect_link_references(member, into)),
+        Value::Array(array) => array
+            .elements()
+            .for_each(|(_, element)| collect_link_references(element, into)),
         _ => {}
     }
 }

@@ -86,13 +86,20 @@ pub(super) fn closure(
             continue;
         }
         let instance = InstanceId::space(id.clone());
-        let Some(found) = reader.find_revision(&instance, branch, at)? else { return Err(referrer.missing(&id)) };
+        let Some(found) = reader.find_revision(&instance, branch, at)? else {
+            return Err(referrer.missing(&id));
+        };
         let seq = found.key.seq;
-        let known = reader.cache.verified_schema(&id, seq).filter(|_| reader.is_durable(seq));
+        let known = reader
+            .cache
+            .verified_schema(&id, seq)
+            .filter(|_| reader.is_durable(seq));
         let further = match known {
             Some(known) => known,
             None => {
-                let Some(document) = reader.state_after(&found)? else { return Err(referrer.missing(&id)) };
+                let Some(document) = reader.state_after(&found)? else {
+                    return Err(referrer.missing(&id));
+                };
                 let schema = verified_schema(&id, &document).ok_or_else(|| referrer.unverified(&id))?;
                 let further: Arc<[EntityId]> = references_of(&schema).collect();
                 if reader.is_durable(seq) {

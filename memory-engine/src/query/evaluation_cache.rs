@@ -57,7 +57,10 @@ enum Sharing {
     /// It met nothing scoped: everybody.
     Pure,
     /// Everything scoped that it met was never written: whoever can resolve that and whose own is not written either.
-    AbsentResidue { narrowest: Scope, instances: Vec<(EntityId, Scope)> },
+    AbsentResidue {
+        narrowest: Scope,
+        instances: Vec<(EntityId, Scope)>,
+    },
     /// Whoever evaluated it.
     Own,
 }
@@ -91,7 +94,10 @@ impl EvaluationCache {
         // Seq and evaluation must be of one state, or a commit in between would be missed.
         reader.snapshot(|reader| {
             let seq = reader.server_seq()?;
-            let key = QueryKey { branch: query.branch.clone(), roots: query.roots.iter().map(root_key).collect() };
+            let key = QueryKey {
+                branch: query.branch.clone(),
+                roots: query.roots.iter().map(root_key).collect(),
+            };
             if let Some(shared) = self.find(reader, seq, &key, identity)? {
                 return Ok(shared);
             }
@@ -115,7 +121,11 @@ impl EvaluationCache {
         identity: &ScopeIdentity,
     ) -> Result<Option<TrackedGraph>, EngineError> {
         let mut generation = self.generation.lock();
-        let entries = if generation.seq == seq { generation.entries.get(key) } else { None };
+        let entries = if generation.seq == seq {
+            generation.entries.get(key)
+        } else {
+            None
+        };
         let mut shared = None;
         for entry in entries.into_iter().flatten() {
             if serves(reader, entry, &key.branch, identity)? {
@@ -142,15 +152,27 @@ impl EvaluationCache {
         }
         let entries = generation.entries.entry(key).or_default();
         if entries.len() < ENTRIES_PER_QUERY {
-            entries.push(Entry { sharing: sharing(graph), graph: graph.clone() });
+            entries.push(Entry {
+                sharing: sharing(graph),
+                graph: graph.clone(),
+            });
         }
     }
 }
 
 fn root_key(root: &Root) -> RootKey {
     // A missing schema is `false` (ENG-1002).
-    let schema = root.selector.schema.as_ref().map_or_else(|| hash_value(&Value::Bool(false)), hash_value);
-    RootKey { id: root.id.clone(), scope: root.scope, path: root.selector.path.to_vec(), schema }
+    let schema = root
+        .selector
+        .schema
+        .as_ref()
+        .map_or_else(|| hash_value(&Value::Bool(false)), hash_value);
+    RootKey {
+        id: root.id.clone(),
+        scope: root.scope,
+        path: root.selector.path.to_vec(),
+        schema,
+    }
 }
 
 fn sharing(graph: &TrackedGraph) -> Sharing {
@@ -159,7 +181,11 @@ fn sharing(graph: &TrackedGraph) -> Sharing {
         Scope::Space => Sharing::Pure,
         narrowest if touched.scoped.iter().all(|(_, seq)| **seq == Seq(0)) => Sharing::AbsentResidue {
             narrowest,
-            instances: touched.scoped.iter().map(|(i, _)| (i.id.clone(), i.scope_key.scope())).collect(),
+            instances: touched
+                .scoped
+                .iter()
+                .map(|(i, _)| (i.id.clone(), i.scope_key.scope()))
+                .collect(),
         },
         Scope::User | Scope::Session => Sharing::Own,
     }
@@ -184,7 +210,10 @@ fn serves(
                 return Ok(false);
             }
             for (id, scope) in instances {
-                let instance = InstanceId { id: id.clone(), scope_key: ScopeKey::resolve(*scope, identity)? };
+                let instance = InstanceId {
+                    id: id.clone(),
+                    scope_key: ScopeKey::resolve(*scope, identity)?,
+                };
                 if reader.find_revision(&instance, branch, None)?.is_some() {
                     return Ok(false);
                 }

@@ -48,7 +48,10 @@ impl Snapshot {
 
     /// The instance the snapshot is of.
     pub fn instance(&self) -> InstanceId {
-        InstanceId { id: self.id.clone(), scope_key: self.scope_key.clone() }
+        InstanceId {
+            id: self.id.clone(),
+            scope_key: self.scope_key.clone(),
+        }
     }
 }
 

@@ -22,8 +22,19 @@ pub(super) struct QuerySource<'r> {
 }
 
 impl<'r> QuerySource<'r> {
-    pub(super) fn new(reader: &'r Reader, space: &'r SpaceId, branch: &'r BranchName, at: Option<Seq>) -> Self {
-        QuerySource { reader, space, branch, at, loaded: FxHashMap::default() }
+    pub(super) fn new(
+        reader: &'r Reader,
+        space: &'r SpaceId,
+        branch: &'r BranchName,
+        at: Option<Seq>,
+    ) -> Self {
+        QuerySource {
+            reader,
+            space,
+            branch,
+            at,
+            loaded: FxHashMap::default(),
+        }
     }
 
     /// The instance, read at most once.
@@ -35,7 +46,12 @@ impl<'r> QuerySource<'r> {
                 self.branch,
                 self.at,
             )?;
-            let loaded = state.map(|state| Loaded { seq: state.seq, document: state.document }).unwrap_or_default();
+            let loaded = state
+                .map(|state| Loaded {
+                    seq: state.seq,
+                    document: state.document,
+                })
+                .unwrap_or_default();
             self.loaded.insert(instance.clone(), loaded);
         }
         Ok(&self.loaded[instance])

@@ -55,9 +55,6 @@ pub struct TrackedGraph {
 #[derive(Clone, Debug)]
 pub(super) struct TrackedRoot {
     instance: InstanceId,
-    scope: Scope,
-    /// The query names the instance outright (ENG-1003).
-    named: bool,
     selector: Selector,
 }
 
@@ -80,6 +77,15 @@ struct Entity {
     snapshot: Snapshot,
     /// The schema documents it refers to.
     references: Arc<[EntityId]>,
+}
+
+/// What walking the dirty documents again came to.
+struct Refreshed {
+    reported: FxHashSet<InstanceId>,
+    /// Instances that were not reached before.
+    new: FxHashSet<InstanceId>,
+    /// One of the documents no longer leads to something it led to.
+    lost: bool,
 }
 
 /// One evaluation, before its results are assembled.
@@ -118,7 +124,9 @@ impl TrackedGraph {
             Some(at) => Some(reader.check_seq_in_range(&query.branch, crate::column::sql(at))?),
             None => None,
         };
-        Ok(TrackedGraph::evaluate(reader, space, identity, query, at)?.snapshots().collect())
+        Ok(TrackedGraph::evaluate(reader, space, identity, query, at)?
+            .snapshots()
+            .collect())
     }
 
     fn evaluate(
@@ -149,19 +157,21 @@ impl TrackedGraph {
     /// As [`TrackedGraph::track`]; the graph is then as it was.
     pub fn extend(&mut self, reader: &Reader, query: &GraphQuery) -> Result<Vec<Snapshot>, EngineError> {
         let roots = self.resolve_roots(reader, &query.roots, None)?;
-        let mut reach = Reach::clone(&self.reach);
-        let walk = self.walk(reader, &mut reach.tracker, &visits(&self.space, &roots), None)?;
-        self.work.documents += walk.loaded.len() as u64;
+        let mut reach = Arc::clone(&self.reach);
+        let extended = Arc::make_mut(&mut reach);
+        let walk = self.walk(reader, &mut extended.tracker, &visits(&self.space, &roots), None)?;
+        let documents = walk.loaded.len() as u64;
         let mut reported: FxHashSet<InstanceId> = roots.iter().map(|root| root.instance.clone()).collect();
         for (instance, loaded) in &walk.loaded {
             let key = self.key(instance);
-            if reach.tracker.contains(&key) && reach.loaded.get(instance) != Some(&loaded.seq) {
+            if extended.tracker.contains(&key) && extended.loaded.get(instance) != Some(&loaded.seq) {
                 reported.insert(instance.clone());
             }
         }
-        self.assemble(reader, &mut reach, walk, &mut reported, None)?;
-        let snapshots = report(&reach, &reported);
-        self.reach = Arc::new(reach);
+        self.assemble(reader, extended, walk, &mut reported, None)?;
+        let snapshots = report(extended, &reported);
+        self.reach = reach;
+        self.work.documents += documents;
         Arc::make_mut(&mut self.roots).extend(roots);
         Ok(snapshots)
     }
@@ -169,24 +179,38 @@ impl TrackedGraph {
     /// Takes in that `dirty` instances were written. `None`: nothing tracked was among them and nothing was read.
     ///
     /// # Errors
-    /// As [`TrackedGraph::track`]; the graph is then as it was (ENG-1016 still asks for a full evaluation, because
-    /// the commits it missed are not told again).
-    pub fn refresh(&mut self, reader: &Reader, dirty: &FxHashSet<InstanceId>) -> Result<Option<Changes>, EngineError> {
-        let Some((reach, reported, lost)) = self.refreshed(reader, dirty)? else { return Ok(None) };
+    /// As [`TrackedGraph::track`]; the caller evaluates anew then (ENG-1016).
+    pub fn refresh(
+        &mut self,
+        reader: &Reader,
+        dirty: &FxHashSet<InstanceId>,
+    ) -> Result<Option<Changes>, EngineError> {
+        let Some(refreshed) = self.walk_dirty(reader, dirty)? else {
+            return Ok(None);
+        };
+        let Refreshed {
+            mut reported,
+            new,
+            lost,
+        } = refreshed;
         if !lost {
-            let snapshots = report(&reach, &reported);
-            self.reach = Arc::new(reach);
-            return Ok(Some(Changes { snapshots, unreached: Vec::new() }));
+            return Ok(Some(Changes {
+                snapshots: report(&self.reach, &reported),
+                unreached: Vec::new(),
+            }));
         }
         let whole = self.reach_of(reader, &Arc::clone(&self.roots), None)?;
-        let mut unreached: Vec<InstanceId> =
-            self.reach.entities.keys().filter(|instance| !whole.entities.contains_key(*instance)).cloned().collect();
+        let known = &self.reach.entities;
+        let gone = known
+            .keys()
+            .filter(|instance| !whole.entities.contains_key(*instance) && !new.contains(*instance));
+        let mut unreached: Vec<InstanceId> = gone.cloned().collect();
         unreached.sort();
-        let mut reported: FxHashSet<InstanceId> =
-            reported.into_iter().filter(|instance| whole.entities.contains_key(instance)).collect();
         for (instance, entity) in &whole.entities {
-            let before = self.reach.entities.get(instance);
-            if before.is_none_or(|before| before.snapshot.seq != entity.snapshot.seq) {
+            if known
+                .get(instance)
+                .is_none_or(|known| known.snapshot.seq != entity.snapshot.seq)
+            {
                 reported.insert(instance.clone());
             }
         }
@@ -205,51 +229,77 @@ impl TrackedGraph {
         reader: &Reader,
         dirty: &FxHashSet<InstanceId>,
     ) -> Result<Option<Vec<Snapshot>>, EngineError> {
-        let Some((reach, reported, _)) = self.refreshed(reader, dirty)? else { return Ok(None) };
-        let snapshots = report(&reach, &reported);
-        self.reach = Arc::new(reach);
-        Ok(Some(snapshots))
+        let refreshed = self.walk_dirty(reader, dirty)?;
+        Ok(refreshed.map(|refreshed| report(&self.reach, &refreshed.reported)))
     }
 
-    /// The reach after walking the dirty documents again, what is to be reported, and whether one of them no longer
-    /// leads to something it led to.
-    fn refreshed(
+    /// Walks the dirty documents again.
+    fn walk_dirty(
         &mut self,
         reader: &Reader,
         dirty: &FxHashSet<InstanceId>,
-    ) -> Result<Option<(Reach, FxHashSet<InstanceId>, bool)>, EngineError> {
+    ) -> Result<Option<Refreshed>, EngineError> {
         let keys: Vec<DocKey> = dirty.iter().map(|instance| self.key(instance)).collect();
         if keys.iter().any(|key| self.reach.awaited.contains(key)) {
             let reach = Arc::make_mut(&mut self.reach);
-            keys.iter().for_each(|key| drop(reach.awaited.remove(key)));
+            reach.awaited.retain(|key| !keys.contains(key));
             reach.tracker.forget_walked();
         }
-        let mut affected: Vec<DocKey> = keys.into_iter().filter(|key| self.reach.tracker.contains(key)).collect();
+        let mut affected: Vec<DocKey> = keys
+            .into_iter()
+            .filter(|key| self.reach.tracker.contains(key))
+            .collect();
         if affected.is_empty() {
             return Ok(None);
         }
         affected.sort();
         self.work.refreshes += 1;
-        let mut reach = Reach::clone(&self.reach);
+        // Taken out, so that it is changed in place while `self` is only read.
+        let mut reach = std::mem::take(&mut self.reach);
+        let refreshed = self.walk_again(reader, Arc::make_mut(&mut reach), &affected);
+        self.reach = reach;
+        let (refreshed, documents) = refreshed?;
+        self.work.documents += documents;
+        Ok(Some(refreshed))
+    }
+
+    fn walk_again(
+        &self,
+        reader: &Reader,
+        reach: &mut Reach,
+        affected: &[DocKey],
+    ) -> Result<(Refreshed, u64), EngineError> {
         let mut again: Vec<(DocKey, Selector)> = Vec::new();
         let mut before: Vec<Edges> = Vec::new();
-        for key in &affected {
-            again.extend(reach.tracker.remove(key).into_iter().map(|selector| (key.clone(), selector)));
+        for key in affected {
+            again.extend(
+                reach
+                    .tracker
+                    .remove(key)
+                    .into_iter()
+                    .map(|selector| (key.clone(), selector)),
+            );
             before.push(reach.tracker.take_edges(key));
         }
-        let visits: Vec<Visit> = again.into_iter().map(|(key, selector)| Visit { key, named: true, selector }).collect();
-        let walk = self.walk(reader, &mut reach.tracker, &visits, None)?;
-        self.work.documents += walk.loaded.len() as u64;
+        let walk = self.walk(reader, &mut reach.tracker, &again, None)?;
+        let documents = walk.loaded.len() as u64;
         let mut reported: FxHashSet<InstanceId> = affected.iter().map(|key| key.instance.clone()).collect();
+        let mut new = FxHashSet::default();
         for (instance, loaded) in &walk.loaded {
             let known = reach.entities.get(instance).map(|entity| entity.snapshot.seq);
             if known != Some(loaded.seq) && reach.tracker.contains(&self.key(instance)) {
                 reported.insert(instance.clone());
             }
+            if known.is_none() {
+                new.insert(instance.clone());
+            }
         }
-        self.assemble(reader, &mut reach, walk, &mut reported, None)?;
-        let lost = affected.iter().zip(&before).any(|(key, before)| !before.all_in(reach.tracker.edges(key)));
-        Ok(Some((reach, reported, lost)))
+        self.assemble(reader, reach, walk, &mut reported, None)?;
+        let lost = affected
+            .iter()
+            .zip(&before)
+            .any(|(key, before)| !before.all_in(reach.tracker.edges(key)));
+        Ok((Refreshed { reported, new, lost }, documents))
     }
 
     /// True when every root of `query` is covered by what is tracked (ENG-1014).
@@ -259,7 +309,11 @@ impl TrackedGraph {
     pub fn covers(&self, query: &GraphQuery) -> Result<bool, EngineError> {
         for root in &query.roots {
             let root = self.resolve_root(root)?;
-            if !self.reach.tracker.covers(&self.key(&root.instance), &root.selector) {
+            if !self
+                .reach
+                .tracker
+                .covers(&self.key(&root.instance), &root.selector)
+            {
                 return Ok(false);
             }
         }
@@ -280,7 +334,9 @@ impl TrackedGraph {
     pub fn snapshots(&self) -> impl Iterator<Item = Snapshot> + '_ {
         let mut instances: Vec<&InstanceId> = self.reach.entities.keys().collect();
         instances.sort();
-        instances.into_iter().map(|instance| self.reach.entities[instance].snapshot.clone())
+        instances
+            .into_iter()
+            .map(|instance| self.reach.entities[instance].snapshot.clone())
     }
 
     /// The tracked instances, in no particular order.
@@ -304,20 +360,30 @@ impl TrackedGraph {
     }
 
     fn key(&self, instance: &InstanceId) -> DocKey {
-        DocKey { space: self.space.clone(), instance: instance.clone() }
+        DocKey {
+            space: self.space.clone(),
+            instance: instance.clone(),
+        }
     }
 
     fn resolve_root(&self, root: &message::Root) -> Result<TrackedRoot, EngineError> {
-        let (scope_key, named) = match &root.entity_scope_key {
-            Some(key) => (key.clone(), true),
-            None => (ScopeKey::resolve(root.scope, &self.identity)?, false),
+        // A root may name an instance outright; everything beyond it resolves under the identity (ENG-1003).
+        let scope_key = match &root.entity_scope_key {
+            Some(key) => key.clone(),
+            None => ScopeKey::resolve(root.scope, &self.identity)?,
         };
-        let path: Vec<JsString> = root.selector.path.iter().map(|segment| JsString::from(segment.clone())).collect();
+        let path: Vec<JsString> = root
+            .selector
+            .path
+            .iter()
+            .map(|segment| JsString::from(segment.clone()))
+            .collect();
         let schema = root.selector.schema.as_ref().map(Schema::of);
         Ok(TrackedRoot {
-            scope: scope_key.scope(),
-            instance: InstanceId { id: root.id.clone(), scope_key },
-            named,
+            instance: InstanceId {
+                id: root.id.clone(),
+                scope_key,
+            },
             selector: Selector::from_root(&path, schema),
         })
     }
@@ -330,7 +396,9 @@ impl TrackedGraph {
         at: Option<Seq>,
     ) -> Result<Vec<TrackedRoot>, EngineError> {
         let named = roots.iter().filter_map(|root| root.selector.schema.as_ref());
-        let named: Vec<EntityId> = named.flat_map(|schema| closure::references_in(&Schema::of(schema))).collect();
+        let named: Vec<EntityId> = named
+            .flat_map(|schema| closure::references_in(&Schema::of(schema)))
+            .collect();
         if !named.is_empty() {
             closure(reader, &self.branch, at, named, Referrer::Selector)?;
         }
@@ -338,7 +406,12 @@ impl TrackedGraph {
     }
 
     /// Evaluates everything.
-    fn reach_of(&mut self, reader: &Reader, roots: &[TrackedRoot], at: Option<Seq>) -> Result<Reach, EngineError> {
+    fn reach_of(
+        &mut self,
+        reader: &Reader,
+        roots: &[TrackedRoot],
+        at: Option<Seq>,
+    ) -> Result<Reach, EngineError> {
         let mut reach = Reach::default();
         let walk = self.walk(reader, &mut reach.tracker, &visits(&self.space, roots), at)?;
         self.work.documents += walk.loaded.len() as u64;
@@ -352,7 +425,7 @@ impl TrackedGraph {
         &self,
         reader: &Reader,
         tracker: &mut Tracker,
-        visits: &[Visit],
+        visits: &[(DocKey, Selector)],
         at: Option<Seq>,
     ) -> Result<Walk, EngineError> {
         let mut source = QuerySource::new(reader, &self.space, &self.branch, at);
@@ -367,7 +440,7 @@ impl TrackedGraph {
             max_open: MAX_OPEN_PLACES,
             skip_walked: true,
         };
-        for Visit { key, named, selector } in visits {
+        for (key, selector) in visits {
             let scope = key.instance.scope_key.scope();
             let document = match key.space == self.space {
                 true => source.instance(&key.instance)?.document.clone(),
@@ -378,8 +451,14 @@ impl TrackedGraph {
                 continue;
             }
             let own = ScopeKey::resolve(scope, &self.identity).is_ok_and(|own| own == key.instance.scope_key);
-            let explicit = (*named && !own).then(|| key.clone());
-            let root = Root { space: key.space.clone(), id: key.instance.id.clone(), scope, explicit, document };
+            let explicit = (!own).then(|| key.clone());
+            let root = Root {
+                space: key.space.clone(),
+                id: key.instance.id.clone(),
+                scope,
+                explicit,
+                document,
+            };
             if let Err(failure) = visit(&mut source, &mut ctx, &root, selector).map_err(engine_error)? {
                 tracing::trace!(space = %self.space, failure = failure.as_str(), "a root does not satisfy its schema");
             }
@@ -400,31 +479,54 @@ impl TrackedGraph {
         reported: &mut FxHashSet<InstanceId>,
         at: Option<Seq>,
     ) -> Result<(), EngineError> {
-        let Walk { mut loaded, awaited, narrowest } = walk;
+        let Walk {
+            mut loaded,
+            awaited,
+            narrowest,
+        } = walk;
         reach.narrowest = reach.narrowest.max(narrowest);
         reach.awaited.extend(awaited);
         for (instance, found) in &loaded {
             reach.loaded.insert(instance.clone(), found.seq);
         }
-        let tracked: Vec<InstanceId> = reach
+        let added = reach
             .tracker
-            .keys()
-            .filter(|key| key.space == self.space)
-            .filter(|key| loaded.contains_key(&key.instance) || !reach.entities.contains_key(&key.instance))
-            .map(|key| key.instance.clone())
-            .collect();
+            .take_added()
+            .into_iter()
+            .filter(|key| key.space == self.space);
+        let mut tracked: FxHashSet<InstanceId> = added.map(|key| key.instance).collect();
+        tracked.extend(
+            loaded
+                .keys()
+                .filter(|instance| reach.tracker.contains(&self.key(instance)))
+                .cloned(),
+        );
         let mut referred: Vec<(InstanceId, Arc<[EntityId]>)> = Vec::new();
         for instance in tracked {
-            let entity = self.entity(reader, &instance, loaded.remove(&instance), at)?;
+            let found = loaded.remove(&instance);
+            let known = reach.entities.get(&instance);
+            if let (Some(known), Some(found)) = (known, &found)
+                && known.snapshot.seq == found.seq
+            {
+                referred.push((instance, known.references.clone()));
+                continue;
+            }
+            let entity = self.entity(reader, &instance, found, at)?;
             referred.push((instance.clone(), entity.references.clone()));
             reach.entities.insert(instance, entity);
         }
-        let roots = referred.iter().flat_map(|(_, references)| references.iter().cloned());
+        let roots = referred
+            .iter()
+            .flat_map(|(_, references)| references.iter().cloned());
         let members = closure(reader, &self.branch, at, roots, Referrer::Result)?;
         for (instance, references) in &referred {
             let source = self.key(instance);
             for id in references.iter().filter(|id| **id != instance.id) {
-                reach.tracker.record_edge(&source, &self.key(&InstanceId::space(id.clone())), &Selector::rejecting());
+                reach.tracker.record_edge(
+                    &source,
+                    &self.key(&InstanceId::space(id.clone())),
+                    &Selector::rejecting(),
+                );
             }
         }
         let mut members: Vec<EntityId> = members.into_iter().collect();
@@ -460,18 +562,32 @@ impl TrackedGraph {
             Some(document) => references(&instance.id, document),
             None => Arc::new([]),
         };
-        Ok(Entity { snapshot: Snapshot::of(reader, &self.branch, instance, &loaded)?, references })
+        Ok(Entity {
+            snapshot: Snapshot::of(reader, &self.branch, instance, &loaded)?,
+            references,
+        })
     }
 
     /// What sharing this graph with another identity depends on.
     pub(super) fn touched(&self) -> Touched<'_> {
-        let scoped = self.reach.loaded.iter().filter(|(instance, _)| instance.scope_key.scope() != Scope::Space);
-        Touched { narrowest: self.reach.narrowest, scoped: scoped.collect() }
+        let scoped = self
+            .reach
+            .loaded
+            .iter()
+            .filter(|(instance, _)| instance.scope_key.scope() != Scope::Space);
+        Touched {
+            narrowest: self.reach.narrowest,
+            scoped: scoped.collect(),
+        }
     }
 
     /// The same reach as another identity sees it, whose own instances are as absent as this one's were (ENG-1061).
     pub(super) fn for_identity(&self, identity: &ScopeIdentity) -> Result<TrackedGraph, EngineError> {
-        let mut shared = TrackedGraph { identity: identity.clone(), work: Work::default(), ..self.clone() };
+        let mut shared = TrackedGraph {
+            identity: identity.clone(),
+            work: Work::default(),
+            ..self.clone()
+        };
         if self.identity == *identity || self.reach.narrowest == Scope::Space {
             return Ok(shared);
         }
@@ -483,12 +599,21 @@ impl TrackedGraph {
                 Scope::User => user.clone()?,
                 Scope::Session => session.clone()?,
             };
-            Ok(InstanceId { id: instance.id.clone(), scope_key })
+            Ok(InstanceId {
+                id: instance.id.clone(),
+                scope_key,
+            })
         };
-        let mut reach = Reach { narrowest: self.reach.narrowest, ..Reach::default() };
+        let mut reach = Reach {
+            narrowest: self.reach.narrowest,
+            ..Reach::default()
+        };
         // Every key was resolvable for the narrowest scope, which was checked before sharing.
         reach.tracker = self.reach.tracker.rekeyed(|key| match own(&key.instance) {
-            Ok(instance) => DocKey { space: key.space.clone(), instance },
+            Ok(instance) => DocKey {
+                space: key.space.clone(),
+                instance,
+            },
             Err(_) => key.clone(),
         });
         for (instance, entity) in &self.reach.entities {
@@ -501,7 +626,10 @@ impl TrackedGraph {
             reach.loaded.insert(own(instance)?, *seq);
         }
         for key in &self.reach.awaited {
-            reach.awaited.insert(DocKey { space: key.space.clone(), instance: own(&key.instance)? });
+            reach.awaited.insert(DocKey {
+                space: key.space.clone(),
+                instance: own(&key.instance)?,
+            });
         }
         let mut roots = Vec::clone(&self.roots);
         for root in &mut roots {
@@ -519,27 +647,24 @@ pub(super) struct Touched<'g> {
     pub(super) scoped: Vec<(&'g InstanceId, &'g Seq)>,
 }
 
-/// One document to walk.
-struct Visit {
-    key: DocKey,
-    /// The key stands as it is, whoever walks.
-    named: bool,
-    selector: Selector,
-}
-
-fn visits(space: &SpaceId, roots: &[TrackedRoot]) -> Vec<Visit> {
+/// The documents to walk, each with the selector it is walked under.
+fn visits(space: &SpaceId, roots: &[TrackedRoot]) -> Vec<(DocKey, Selector)> {
+    let key = |root: &TrackedRoot| DocKey {
+        space: space.clone(),
+        instance: root.instance.clone(),
+    };
     roots
         .iter()
-        .map(|root| Visit {
-            key: DocKey { space: space.clone(), instance: root.instance.clone() },
-            named: root.named,
-            selector: root.selector.clone(),
-        })
+        .map(|root| (key(root), root.selector.clone()))
         .collect()
 }
 
 fn report(reach: &Reach, instances: &FxHashSet<InstanceId>) -> Vec<Snapshot> {
     let mut instances: Vec<&InstanceId> = instances.iter().collect();
     instances.sort();
-    instances.into_iter().filter_map(|instance| reach.entities.get(instance)).map(|e| e.snapshot.clone()).collect()
+    instances
+        .into_iter()
+        .filter_map(|instance| reach.entities.get(instance))
+        .map(|e| e.snapshot.clone())
+        .collect()
 }

@@ -100,6 +100,7 @@ pub struct Tracker {
     entries: FxHashMap<DocKey, Vec<Entry>>,
     epoch: u32,
     edges: FxHashMap<DocKey, Edges>,
+    added: Vec<DocKey>,
 }
 
 /// What one document led to in the walks so far: its targets with the selectors there, as digests. Two sets of one
@@ -131,6 +132,7 @@ impl Tracker {
             }
             None => {
                 self.entries.insert(key.clone(), vec![Entry::new(selector)]);
+                self.added.push(key.clone());
                 true
             }
         }
@@ -144,6 +146,11 @@ impl Tracker {
             .into_iter()
             .map(|entry| entry.selector)
             .collect()
+    }
+
+    /// The documents that became tracked since the last call, in that order.
+    pub fn take_added(&mut self) -> Vec<DocKey> {
+        std::mem::take(&mut self.added)
     }
 
     /// TRV-303: some tracked selector at `key` makes a walk under `selector` unnecessary.
@@ -231,7 +238,7 @@ impl Tracker {
         Tracker {
             entries,
             epoch: self.epoch,
-            edges: FxHashMap::default(),
+            ..Tracker::default()
         }
     }
 

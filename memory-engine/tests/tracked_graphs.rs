@@ -1,0 +1,397 @@
+//! Tracked graphs over a living store: a refresh reports what a fresh evaluation would, works on what changed alone,
+//! and retracts what is reached no more (decision 31); evaluations are shared between the identities they serve.
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use memory_engine::query::{Changes, EvaluationCache, TrackedGraph};
+use memory_engine::{ApplyCommit, Engine, EngineOptions};
+use memory_wire::ids::{Did, SessionId, SpaceId};
+use memory_wire::message::{ClientCommit, GraphQuery};
+use memory_wire::scope_key::{InstanceId, Scope, ScopeIdentity, ScopeKey};
+use memory_wire::value;
+use memory_wire::value::{Object, Value};
+use proptest::prelude::*;
+use rustc_hash::FxHashSet;
+use support::NOW_MS;
+
+const SPACE: &str = "did:key:zSpace";
+
+struct Store {
+    engine: Engine,
+    local_seq: u64,
+}
+
+impl Store {
+    fn new() -> Store {
+        Store {
+            engine: Engine::in_memory(EngineOptions::default()).unwrap(),
+            local_seq: 0,
+        }
+    }
+
+    /// Commits documents (`None` deletes) for `did:key:<principal>` and returns the dirty instances.
+    fn commit(&mut self, principal: &str, writes: &[(&str, Scope, Option<Value>)]) -> FxHashSet<InstanceId> {
+        self.local_seq += 1;
+        let operations: Vec<Value> = writes
+            .iter()
+            .map(|(id, scope, document)| match document {
+                Some(document) => {
+                    value!({ "op": "set", "id": (*id), "scope": (scope.as_str()), "value": (document.clone()) })
+                }
+                None => value!({ "op": "delete", "id": (*id), "scope": (scope.as_str()) }),
+            })
+            .collect();
+        let commit = value!({
+            "localSeq": (self.local_seq as f64), "reads": { "confirmed": [], "pending": [] }, "operations": operations
+        });
+        let commit = ClientCommit::from_value(&commit).unwrap();
+        let identity = identity(principal);
+        let (session, did) = (SessionId::from("s1"), Did::from(format!("did:key:{principal}")));
+        self.engine
+            .apply_commit(ApplyCommit::authored(&session, Some(&did), &commit, NOW_MS))
+            .unwrap();
+        let key = |scope: Scope| ScopeKey::resolve(scope, &identity).unwrap();
+        writes
+            .iter()
+            .map(|(id, scope, _)| InstanceId::new(*id, key(*scope)))
+            .collect()
+    }
+
+    fn write(&mut self, id: &str, content: Value) -> FxHashSet<InstanceId> {
+        self.commit("alice", &[(id, Scope::Space, Some(value!({ "value": content })))])
+    }
+
+    fn track(&self, query: &GraphQuery) -> TrackedGraph {
+        TrackedGraph::track(self.engine.reader(), &SPACE.into(), &identity("alice"), query).unwrap()
+    }
+}
+
+fn identity(name: &str) -> ScopeIdentity {
+    ScopeIdentity::session(format!("did:key:{name}"), "s1")
+}
+
+fn link(id: &str) -> Value {
+    value!({ "/": { "link@1": { "id": id, "path": [] } } })
+}
+
+fn query(roots: &[(&str, Value)]) -> GraphQuery {
+    let roots: Vec<Value> = roots
+        .iter()
+        .map(|(id, schema)| value!({ "id": (*id), "selector": { "path": [], "schema": (schema.clone()) } }))
+        .collect();
+    GraphQuery::from_value(&value!({ "roots": roots })).unwrap()
+}
+
+fn ids(instances: &[InstanceId]) -> Vec<&str> {
+    instances.iter().map(|instance| instance.id.as_str()).collect()
+}
+
+fn reported(changes: &Changes) -> Vec<(String, u64)> {
+    changes
+        .snapshots
+        .iter()
+        .map(|s| (s.id.to_string(), s.seq.0))
+        .collect()
+}
+
+#[test]
+fn eng_1012_a_refresh_reads_what_changed_and_not_the_graph() {
+    for schema in [
+        value!(true),
+        value!({ "type": "array", "items": { "type": "object" } }),
+    ] {
+        let mut store = Store::new();
+        let members = 500;
+        for n in 0..members {
+            store.write(
+                &format!("of:m{n}"),
+                value!({ "n": (n as f64), "deeper": { "x": [1, 2, 3] } }),
+            );
+        }
+        let list = |extra: usize| -> Value {
+            (0..members + extra)
+                .map(|n| link(&format!("of:m{n}")))
+                .collect::<Vec<_>>()
+                .into()
+        };
+        store.write("of:root", list(0));
+        let mut graph = store.track(&query(&[("of:root", schema)]));
+        assert_eq!(graph.work().documents, members as u64 + 1);
+        assert_eq!(graph.tracked_instances().count(), members + 1);
+
+        let before = graph.work();
+        let dirty = store.write("of:m7", value!({ "n": 70 }));
+        let changes = graph.refresh(store.engine.reader(), &dirty).unwrap().unwrap();
+        assert_eq!(reported(&changes), [("of:m7".to_owned(), members as u64 + 2)]);
+        assert_eq!(graph.work().documents - before.documents, 1);
+
+        // The list itself changes: the list and the new member are read, the other members are not.
+        let before = graph.work();
+        let mut dirty = store.write(&format!("of:m{members}"), value!({ "n": 0 }));
+        dirty.extend(store.write("of:root", list(1)));
+        let changes = graph.refresh(store.engine.reader(), &dirty).unwrap().unwrap();
+        assert_eq!(changes.snapshots.len(), 2);
+        assert!(changes.unreached.is_empty());
+        assert_eq!(graph.work().documents - before.documents, 2);
+        assert_eq!(graph.work().evaluations, 1);
+    }
+}
+
+#[test]
+fn eng_1012_an_unrelated_commit_costs_nothing() {
+    let mut store = Store::new();
+    store.write("of:root", value!({ "a": 1 }));
+    let mut graph = store.track(&query(&[("of:root", value!(true))]));
+    let before = graph.work();
+    let dirty = store.write("of:other", value!(1));
+    assert!(graph.refresh(store.engine.reader(), &dirty).unwrap().is_none());
+    assert_eq!(graph.work(), before);
+}
+
+#[test]
+fn decision_31_what_a_removed_link_led_to_is_retracted() {
+    let mut store = Store::new();
+    store.write("of:leaf", value!(1));
+    store.write("of:middle", value!({ "l": (link("of:leaf")) }));
+    store.write("of:kept", value!({ "n": 1 }));
+    store.write(
+        "of:root",
+        value!({ "a": (link("of:middle")), "b": (link("of:kept")) }),
+    );
+    let mut graph = store.track(&query(&[("of:root", value!(true))]));
+    let dirty = store.write("of:root", value!({ "b": (link("of:kept")) }));
+    let changes = graph.refresh(store.engine.reader(), &dirty).unwrap().unwrap();
+    assert_eq!(reported(&changes), [("of:root".to_owned(), 5)]);
+    assert_eq!(ids(&changes.unreached), ["of:leaf", "of:middle"]);
+    assert!(!graph.tracks(&InstanceId::space("of:leaf")));
+    // Not pushed afterwards.
+    let dirty = store.write("of:leaf", value!(2));
+    assert!(graph.refresh(store.engine.reader(), &dirty).unwrap().is_none());
+}
+
+#[test]
+fn decision_31_what_another_link_still_leads_to_stays() {
+    let mut store = Store::new();
+    store.write("of:leaf", value!(1));
+    store.write(
+        "of:root",
+        value!({ "a": (link("of:leaf")), "b": [(link("of:leaf"))] }),
+    );
+    let mut graph = store.track(&query(&[("of:root", value!(true))]));
+    let dirty = store.write("of:root", value!({ "b": [(link("of:leaf"))] }));
+    let changes = graph.refresh(store.engine.reader(), &dirty).unwrap().unwrap();
+    assert!(changes.unreached.is_empty());
+    assert!(graph.tracks(&InstanceId::space("of:leaf")));
+}
+
+#[test]
+fn eng_1011_a_failed_extension_leaves_the_graph_as_it_was() {
+    let mut store = Store::new();
+    store.write("of:root", value!({ "a": 1 }));
+    let mut graph = store.track(&query(&[("of:root", value!(true))]));
+    let missing = query(&[("of:root", value!({ "$ref": "cid:fid1:AAAA" }))]);
+    assert_eq!(
+        graph.extend(store.engine.reader(), &missing).unwrap_err().name(),
+        "SchemaClosureError"
+    );
+    assert_eq!(graph.tracked_instances().count(), 1);
+    assert!(!graph.covers(&query(&[("of:other", value!(true))])).unwrap());
+    assert!(
+        graph
+            .covers(&query(&[("of:root", value!({ "type": "string" }))]))
+            .unwrap()
+    );
+}
+
+#[test]
+fn eng_1050_schema_documents_of_delivered_documents_come_along_and_leave_again() {
+    let mut store = Store::new();
+    let schema = value!({ "type": "object", "properties": { "a": { "type": "string" } } });
+    let id = format!("cid:{}", memory_wire::hash::tagged_hash(&schema));
+    store.write(&id, schema);
+    store.write("of:leaf", value!(1));
+    let with =
+        value!({ "/": { "link@1": { "id": "of:leaf", "path": [], "schema": { "$ref": (id.as_str()) } } } });
+    store.write("of:root", value!({ "x": with }));
+    // Nothing below the root is selected, and its links' schemas are delivered all the same.
+    let mut graph = store.track(&query(&[("of:root", value!(false))]));
+    let tracked: BTreeSet<String> = graph.tracked_instances().map(|i| i.id.to_string()).collect();
+    assert_eq!(tracked, BTreeSet::from([id.clone(), "of:root".to_owned()]));
+    let dirty = store.write("of:root", value!({ "x": 1 }));
+    let changes = graph.refresh(store.engine.reader(), &dirty).unwrap().unwrap();
+    assert_eq!(ids(&changes.unreached), [id.as_str()]);
+}
+
+fn shared(cache: &EvaluationCache, store: &Store, who: &ScopeIdentity, query: &GraphQuery) -> TrackedGraph {
+    cache
+        .track(store.engine.reader(), &SPACE.into(), who, query)
+        .unwrap()
+}
+
+#[test]
+fn eng_1061_an_evaluation_without_scopes_serves_everybody_until_the_next_commit() {
+    let mut store = Store::new();
+    store.write("of:leaf", value!(1));
+    store.write("of:root", value!({ "a": (link("of:leaf")) }));
+    let (cache, query) = (EvaluationCache::new(), query(&[("of:root", value!(true))]));
+    shared(&cache, &store, &identity("alice"), &query);
+    let mut bobs = shared(&cache, &store, &identity("bob"), &query);
+    shared(&cache, &store, &ScopeIdentity::default(), &query);
+    assert_eq!(cache.counts(), (2, 1));
+    // Each gets state of its own.
+    let dirty = store.write("of:leaf", value!(2));
+    assert_eq!(
+        reported(&bobs.refresh(store.engine.reader(), &dirty).unwrap().unwrap()),
+        [("of:leaf".to_owned(), 3)]
+    );
+    let fresh = shared(&cache, &store, &identity("alice"), &query);
+    assert_eq!(cache.counts(), (2, 2));
+    assert!(fresh.snapshots().any(|s| s.seq.0 == 3));
+}
+
+#[test]
+fn eng_1061_scoped_instances_are_shared_only_while_absent_for_both() {
+    let mut store = Store::new();
+    let scoped = value!({ "/": { "link@1": { "id": "of:mine", "path": [], "scope": "user" } } });
+    let root = value!({ "value": { "a": 1 }, "argument": scoped });
+    store.commit("alice", &[("of:root", Scope::Space, Some(root))]);
+    let (cache, query) = (EvaluationCache::new(), query(&[("of:root", value!(true))]));
+    let keys = |graph: &TrackedGraph| {
+        graph
+            .tracked_instances()
+            .map(|i| i.scope_key.to_string())
+            .collect::<BTreeSet<_>>()
+    };
+    let alices = shared(&cache, &store, &identity("alice"), &query);
+    assert_eq!(
+        keys(&alices),
+        BTreeSet::from(["space".to_owned(), "user:did%3Akey%3Aalice".to_owned()])
+    );
+    let bobs = shared(&cache, &store, &identity("bob"), &query);
+    assert_eq!(
+        keys(&bobs),
+        BTreeSet::from(["space".to_owned(), "user:did%3Akey%3Abob".to_owned()])
+    );
+    assert_eq!(cache.counts(), (1, 1));
+    // An identity that cannot resolve the scope gets its own error, not another's answer.
+    let anonymous = cache.track(
+        store.engine.reader(),
+        &SPACE.into(),
+        &ScopeIdentity::default(),
+        &query,
+    );
+    assert_eq!(
+        anonymous.unwrap_err().to_string(),
+        "user scoped memory operations require a principal"
+    );
+
+    store.commit(
+        "bob",
+        &[("of:mine", Scope::User, Some(value!({ "value": "bob's" })))],
+    );
+    shared(&cache, &store, &identity("alice"), &query);
+    let bobs = shared(&cache, &store, &identity("bob"), &query);
+    assert_eq!(cache.counts().0, 1);
+    assert!(bobs.snapshots().any(|s| {
+        s.document
+            .as_ref()
+            .and_then(|d| d.member("value"))
+            .and_then(Value::as_str)
+            == Some("bob's")
+    }));
+    let carols = shared(&cache, &store, &identity("carol"), &query);
+    assert!(
+        carols
+            .snapshots()
+            .all(|s| s.scope_key == ScopeKey::space() || s.document.is_none())
+    );
+}
+
+// --- refresh against fresh evaluation ---------------------------------------------------------------------------------
+
+const DOCUMENTS: usize = 6;
+
+fn member() -> impl Strategy<Value = &'static str> {
+    prop_oneof![Just("a"), Just("b"), Just("c")]
+}
+
+fn content() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        1 => Just(value!(1)),
+        3 => (0..DOCUMENTS).prop_map(|n| link(&format!("of:{n}"))),
+    ];
+    leaf.prop_recursive(2, 6, 3, |inner| {
+        prop_oneof![
+            prop::collection::vec((member(), inner.clone()), 0..4)
+                .prop_map(|members| Value::Object(members.into_iter().collect::<Object>())),
+            prop::collection::vec(inner, 0..3).prop_map(Value::from),
+        ]
+    })
+}
+
+fn schema() -> impl Strategy<Value = Value> {
+    let any = value!({ "$ref": "#/$defs/N", "$defs": { "N": { "type": "object", "additionalProperties": { "$ref": "#/$defs/N" } } } });
+    prop_oneof![
+        2 => Just(value!(true)),
+        1 => Just(any),
+        1 => Just(value!({ "type": "object", "properties": { "a": true, "b": { "type": "object" } } })),
+    ]
+}
+
+fn states(graph: &TrackedGraph) -> BTreeMap<String, u64> {
+    graph.snapshots().map(|s| (s.id.to_string(), s.seq.0)).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// All documents exist throughout, so that no link target is awaited: then a refreshed graph is a fresh one, and
+    /// what was reported and retracted on the way adds up to it.
+    #[test]
+    fn a_refreshed_graph_equals_a_fresh_one(
+        initial in prop::collection::vec(content(), DOCUMENTS),
+        root_schema in schema(),
+        commits in prop::collection::vec(prop::collection::vec((0..DOCUMENTS, content()), 1..3), 1..8),
+    ) {
+        let mut store = Store::new();
+        for (n, content) in initial.into_iter().enumerate() {
+            store.write(&format!("of:{n}"), content);
+        }
+        let query = query(&[("of:0", root_schema)]);
+        let mut graph = store.track(&query);
+        let mut held = states(&graph);
+        for commit in commits {
+            let mut dirty = FxHashSet::default();
+            for (n, content) in commit {
+                dirty.extend(store.write(&format!("of:{n}"), content));
+            }
+            if let Some(changes) = graph.refresh(store.engine.reader(), &dirty).unwrap() {
+                held.extend(reported(&changes));
+                for instance in &changes.unreached {
+                    prop_assert!(held.remove(instance.id.as_str()).is_some());
+                }
+            }
+            let fresh = states(&store.track(&query));
+            prop_assert_eq!(&states(&graph), &fresh);
+            prop_assert_eq!(&held, &fresh);
+        }
+    }
+}
+
+#[test]
+fn eng_1028_documents_of_other_spaces_are_absent() {
+    let mut store = Store::new();
+    store.write("of:leaf", value!(1));
+    let foreign = value!({ "/": { "link@1": { "id": "of:leaf", "path": [], "space": "did:key:zOther" } } });
+    store.write("of:root", value!({ "a": foreign }));
+    let graph = store.track(&query(&[("of:root", value!(true))]));
+    assert_eq!(graph.tracked_instances().count(), 1);
+    assert!(
+        graph
+            .tracker()
+            .keys()
+            .all(|key| key.space == SpaceId::from(SPACE))
+    );
+}
