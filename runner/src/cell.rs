@@ -270,6 +270,11 @@ impl Cell {
         value_write::set(tx, &self.link, value, self.frame.as_deref())
     }
 
+    /// Writes a scalar the user typed, whatever was there before (RUN-92).
+    pub fn set_blind(&self, value: Value) -> Result<(), RunnerError> {
+        value_write::set_blind(self.writing_tx("set_blind")?, &self.link, value)
+    }
+
     /// Writes only the given keys.
     pub fn update(&self, fields: &memory_wire::Object) -> Result<(), RunnerError> {
         let tx = self.writing_tx("update")?;

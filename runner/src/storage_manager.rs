@@ -45,6 +45,8 @@ pub struct StorageOptions {
     pub first_local_seq: u64,
     /// RUN-59: the one space whose scoped instances a serving manager may read.
     pub serving_home_space: Option<SpaceId>,
+    /// SS-5: whose reads the sessions make, as the server resolves it; a serving host says `space-owner`.
+    pub acting_as: Option<String>,
     /// RUN-30 step 1: off = only `entity-value-hash` preconditions are kept.
     pub commit_preconditions: bool,
     /// RUN-53: server execution is on for the deployment.
@@ -71,6 +73,7 @@ impl StorageOptions {
             session_id: None,
             first_local_seq: 1,
             serving_home_space: None,
+            acting_as: None,
             commit_preconditions: true,
             server_execution: false,
             event_pacing: Pacing::default(),
@@ -391,8 +394,44 @@ impl StorageManager {
     /// Loads what `link` leads to through its schema, as `identity` (own when absent). Resolves normally even on
     /// failure: the failure is for pending-load waiters and [`StorageManager::authorization_error`] (RUN-63).
     pub fn sync_link(&self, link: &Link, identity: Option<&ScopeIdentity>) -> Promise<()> {
-        let settled = self.load_link(link, identity);
-        settled.map(|_| ())
+        let (done, settled) = (Promise::new(), self.load_link(link, identity));
+        let (this, link, identity, finished) =
+            (self.downgrade(), link.clone(), identity.cloned(), done.clone());
+        settled.then(move |_| {
+            let schema = this
+                .upgrade()
+                .and_then(|manager| manager.load_label_schema(&link, identity.as_ref()));
+            match schema {
+                Some(loading) => loading.then(move |_| {
+                    finished.settle(());
+                }),
+                None => {
+                    finished.settle(());
+                }
+            }
+        });
+        done
+    }
+
+    /// RUN-63: a labelled document names its schema document by hash; it is loaded along.
+    fn load_label_schema(
+        &self,
+        link: &Link,
+        identity: Option<&ScopeIdentity>,
+    ) -> Option<Promise<Result<(), RunnerError>>> {
+        if link.is_inline() {
+            return None;
+        }
+        let document = self
+            .replica(&link.space)
+            .get_document(&link.id, link.scope, identity)?;
+        let hash = document.member("cfc")?.member("schemaHash")?.as_str()?;
+        let id = EntityId::from(format!("cid:{hash}"));
+        Some(self.load(
+            &Address::document(link.space.clone(), id, Scope::Space),
+            Selector::rejecting(),
+            None,
+        ))
     }
 
     /// [`StorageManager::sync_link`] with its outcome.

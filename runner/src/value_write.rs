@@ -45,6 +45,35 @@ pub fn set(tx: &RunTx, link: &Link, value: Value, frame: Option<&dyn WriteFrame>
     Writer { tx, frame }.slot(&target, value)
 }
 
+/// RUN-92: a scalar the user typed. What was there before is no condition of the write; only that the place still
+/// exists in its parent is, judged on what the server knows.
+pub fn set_blind(tx: &RunTx, link: &Link, value: Value) -> Result<(), RunnerError> {
+    if matches!(value, Value::Object(_) | Value::Array(_)) {
+        return Err(RunnerError::InvalidValue {
+            operation: "blind write",
+            reason: "expected a scalar, got a container".into(),
+        });
+    }
+    let unconditional = ReadMeta {
+        ignore_for_commit: true,
+        ..ReadMeta::RECURSIVE
+    };
+    let target = tx.with_read_marks(unconditional, || {
+        let target = resolve(tx, link, LastNode::Redirect)?.link;
+        Writer { tx, frame: None }.slot(&target, value)?;
+        Ok::<Link, RunnerError>(target)
+    })?;
+    let mut parent = target.address();
+    parent.path.pop();
+    let meta = ReadMeta {
+        non_speculative: true,
+        ignore_for_scheduling: true,
+        ..ReadMeta::SHALLOW
+    };
+    tx.note_read(&parent, meta);
+    Ok(())
+}
+
 /// Writes exactly `value` at `address`. With `only_if_different`, an equal stored value is left alone by a read
 /// that counts for nothing.
 pub fn set_raw(

@@ -110,7 +110,7 @@ impl DocSource for TxSource<'_> {
             DeadEnd::Blocked { scope, cap } => {
                 tracing::warn!(id = %at.id, scope = scope.as_str(), cap = cap.as_str(), "link is narrower than its scope cap");
             }
-            DeadEnd::MalformedLink { .. } | DeadEnd::MalformedLinkSchema => {
+            DeadEnd::MalformedLink | DeadEnd::MalformedLinkSchema => {
                 tracing::warn!(id = %at.id, ?why, "stored link selects nothing");
             }
         }

@@ -538,3 +538,25 @@ fn run_574_an_identity_without_a_row_fails_in_the_resolver() {
     assert_eq!(error, "user scoped memory operations require a principal");
     assert_eq!(a.set(1.into()).expect_err("nobody").to_string(), error);
 }
+
+#[test]
+fn run_92_a_blind_write_stands_on_its_parents_shape_alone() {
+    let bench = bench();
+    bench.load("of:a", 4, Some(value!({ "title": "old", "n": 1 })));
+    let tx = RunTx::open(&bench.storage);
+    cell(&bench, "of:a", None)
+        .key("title")
+        .with_tx(&tx)
+        .set_blind("new".into())
+        .expect("a scalar");
+    let reads = tx.native_commit(&bench.space()).reads;
+    assert_eq!(reads.len(), 1, "{reads:?}");
+    assert_eq!(reads[0].path, path(["value"]));
+    assert!(reads[0].non_recursive && reads[0].non_speculative);
+    assert!(
+        cell(&bench, "of:a", None)
+            .with_tx(&tx)
+            .set_blind(value!({}))
+            .is_err()
+    );
+}

@@ -961,3 +961,158 @@ fn run_78_79_events_go_out_one_at_a_time_and_are_retried_in_place() {
         Some(AppendOutcome::Delivered { deduplicated: false })
     ));
 }
+
+#[test]
+fn run_96_an_edit_is_repeated_over_what_it_collided_with() {
+    let bench = bench();
+    bench.load("of:a", 1, Some(value!(1)));
+    let (storage, address) = (bench.storage.clone(), at("of:a", &[]));
+    let opens = bench.storage.clone();
+    let outcome = runner::transaction::edit_with_retry(
+        &storage,
+        move || RunTx::open(&opens),
+        move |tx| {
+            let n = tx.read_value(&address)?.as_f64().unwrap_or(0.0);
+            tx.write(&address, Some(Value::Number(n + 1.0)))
+        },
+    );
+    bench.settle();
+    let (request, _) = bench.server.take_commit();
+    bench.server.reject(
+        &request,
+        ErrorName::Conflict,
+        "stale confirmed read: of:a at seq 1 conflicted with seq 2",
+    );
+    bench
+        .server
+        .push(vec![upsert("of:a", 2, Some(value!(40)))], Some(1));
+    bench.settle();
+    let (request, commit) = bench.server.take_commit();
+    assert_eq!(commit.reads.confirmed[0].seq, Seq(2));
+    bench.server.accept(&request, 3);
+    bench.server.push(vec![], Some(2));
+    bench.settle();
+    assert_settled(&outcome, Ok(()));
+    assert_shown(&bench, "of:a", value!(41));
+}
+
+#[test]
+fn run_96_terminal_errors_and_failing_bodies_are_not_repeated() {
+    let bench = bench();
+    bench.load("of:a", 1, Some(value!(1)));
+    let opens = bench.storage.clone();
+    let address = at("of:a", &[]);
+    let outcome = runner::transaction::edit_with_retry(
+        &bench.storage.clone(),
+        move || RunTx::open(&opens),
+        move |tx| tx.write(&address, Some(2.into())),
+    );
+    bench.settle();
+    let (request, _) = bench.server.take_commit();
+    bench.server.reject(&request, ErrorName::RowLabelCommit, "no");
+    bench.settle();
+    assert_settled(&outcome, Err(CommitErrorName::RowLabel));
+    let opens = bench.storage.clone();
+    let failing = runner::transaction::edit_with_retry(
+        &bench.storage.clone(),
+        move || RunTx::open(&opens),
+        |_| Err(runner::error::RunnerError::Closed("the body's own reason")),
+    );
+    assert_settled(&failing, Err(CommitErrorName::Aborted));
+    bench.settle();
+    assert_eq!(bench.server.pending_requests(), 0);
+}
+
+#[test]
+fn run_66_a_route_may_change_only_before_anything_was_written_over_it() {
+    let bench = bench();
+    let document = Address::document(SPACE.into(), "of:a".into(), Scope::Space);
+    let load = bench
+        .storage
+        .load(&document, runner::replica::Selector::rejecting(), None);
+    let reader = RunTx::open(&bench.storage);
+    reader.read_value(&at("of:a", &[])).expect("readable");
+    let route = bench.server.connector();
+    bench
+        .storage
+        .reroute(&bench.space(), route)
+        .expect("nothing was written");
+    bench.settle();
+    let request = bench.server.take("session.watch.");
+    bench
+        .server
+        .answer_watch(&request, vec![upsert("of:a", 1, Some(value!(1)))]);
+    bench.settle();
+    assert!(
+        matches!(load.peek(), Some(Ok(()))),
+        "reads in progress go over to the replacement"
+    );
+    reader
+        .write(&at("of:b", &[]), Some(1.into()))
+        .expect("the write is taken");
+    assert_settled(&reader.commit(), Err(CommitErrorName::Inconsistent));
+    let _outcome = write(&bench, "of:c", &[], 1);
+    assert!(
+        bench
+            .storage
+            .reroute(&bench.space(), bench.server.connector())
+            .is_err()
+    );
+}
+
+#[test]
+fn run_50_a_frame_with_an_unsatisfied_schema_reference_is_refused_whole() {
+    let bench = bench();
+    bench.load("of:a", 1, Some(value!(1)));
+    let link =
+        value!({ "/": { "link@1": { "id": "of:b", "path": [], "schema": "schema-ref@2:fid1:nothing" } } });
+    bench.server.push(
+        vec![upsert("of:x", 2, Some(value!(2))), upsert("of:a", 2, Some(link))],
+        None,
+    );
+    bench.settle();
+    assert_shown(&bench, "of:a", value!(1));
+    assert!(shown(&bench, "of:x").is_none());
+    bench.clock.advance(25);
+    bench.settle();
+    assert_eq!(
+        bench.server.connections(),
+        2,
+        "what it carried comes again on a fresh line"
+    );
+}
+
+#[test]
+fn run_56_a_load_under_way_when_the_line_breaks_is_asked_again() {
+    let bench = bench();
+    let document = Address::document(SPACE.into(), "of:a".into(), Scope::Space);
+    let load = bench
+        .storage
+        .load(&document, runner::replica::Selector::rejecting(), None);
+    bench.settle();
+    bench.server.take("session.watch.add");
+    bench.server.hang_up();
+    bench.settle();
+    bench.clock.advance(25);
+    bench.settle();
+    let request = bench.server.take("session.watch.");
+    bench
+        .server
+        .answer_watch(&request, vec![upsert("of:a", 1, Some(value!(1)))]);
+    bench.settle();
+    assert!(matches!(load.peek(), Some(Ok(()))));
+    assert_shown(&bench, "of:a", value!(1));
+}
+
+#[test]
+fn run_51_a_retraction_is_no_deletion_but_forgetting() {
+    let bench = bench();
+    bench.load("of:a", 3, Some(value!(1)));
+    bench.server.retract("of:a");
+    bench.settle();
+    assert!(shown(&bench, "of:a").is_none());
+    assert_eq!(replica(&bench).confirmed_seq(&key("of:a")), Seq(0));
+    // A stale one for something unknown is ignored.
+    bench.server.retract("of:never");
+    bench.settle();
+}

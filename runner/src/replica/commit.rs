@@ -41,7 +41,10 @@ impl Replica {
             touched,
             depends_on,
             source,
-            route: Route::Pushed { commit, sending: Sending::Queued },
+            route: Route::Pushed {
+                commit,
+                sending: Sending::Queued,
+            },
             stage: Stage::Waiting,
             settled: settled.clone(),
             applied: Promise::new(),

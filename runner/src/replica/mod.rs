@@ -42,6 +42,9 @@ use watches::Watches;
 /// Accept verdicts remembered (RUN-32).
 const ACKS_KEPT: usize = 4096;
 
+/// Visible documents before a change.
+type Snapshot = Vec<(Touched, Option<Value>)>;
+
 type CommitOutcome = Result<(), CommitError>;
 
 /// A handle to a space's replica; clones share it.
@@ -177,7 +180,8 @@ impl Replica {
             Rc::clone(&options.signer),
             connector,
             options.wake.clone(),
-        );
+        )
+        .acting_as(options.acting_as.clone());
         Replica(Rc::new(ReplicaState {
             appends: RefCell::new(EventAppendQueue::new(space.clone())),
             space,
@@ -377,7 +381,7 @@ impl Replica {
         &self,
         core: &Core,
         touched: impl IntoIterator<Item = Touched>,
-    ) -> Vec<(Touched, Option<Value>)> {
+    ) -> Snapshot {
         touched
             .into_iter()
             .map(|t| {

@@ -5,7 +5,7 @@ use memory_wire::message::AppliedCommit;
 use memory_wire::{LocalSeq, Seq, Value, WireError};
 
 use super::record::Confirmed;
-use super::{ACKS_KEPT, Core, InFlight, NotificationKind, Replica, Route, Sending, Stage, Touched};
+use super::{ACKS_KEPT, Core, InFlight, NotificationKind, Replica, Route, Sending, Snapshot, Stage, Touched};
 use crate::error::{CommitError, CommitErrorName};
 use crate::promise::Promise;
 use crate::transaction::SealedVerdict;
@@ -165,7 +165,7 @@ impl Replica {
     }
 
     /// Takes a commit and its layers out; answers it with the visible documents from before.
-    fn take_layers(&self, local_seq: LocalSeq) -> Option<(InFlight, Vec<(Touched, Option<Value>)>, bool)> {
+    fn take_layers(&self, local_seq: LocalSeq) -> Option<(InFlight, Snapshot, bool)> {
         let mut core = self.0.core.borrow_mut();
         let entry = core.in_flight.remove(&local_seq)?;
         core.speculative.remove(&local_seq);
@@ -253,7 +253,9 @@ impl Replica {
             for (local_seq, entry) in &core.in_flight {
                 match (entry.stage, &entry.route) {
                     (Stage::Parked(seq), _) => parked.push((*local_seq, seq)),
-                    (Stage::Waiting, Route::Pushed { sending, .. }) if *sending != Sending::Queued || unsent_too => {
+                    (Stage::Waiting, Route::Pushed { sending, .. })
+                        if *sending != Sending::Queued || unsent_too =>
+                    {
                         lost.push(*local_seq)
                     }
                     (Stage::Waiting | Stage::Dead, _) => {}

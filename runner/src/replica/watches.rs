@@ -266,7 +266,8 @@ impl Watches {
 
     fn established(&self) -> Vec<Value> {
         let mut watches: Vec<(String, Value)> = Vec::new();
-        for tracked in self.tracked.values().flatten() {
+        let waiting = |t: &Tracked| self.alone.iter().any(|(_, promise)| promise.same(&t.loaded));
+        for tracked in self.tracked.values().flatten().filter(|t| !waiting(t)) {
             let r = &tracked.request;
             let id = watch_id(&r.id, r.scope, r.instance.as_ref(), &r.selector);
             watches.push((id, r.to_watch()));
@@ -403,13 +404,14 @@ impl Replica {
                 self.renew_line();
                 return;
             }
-            for (request, loaded) in &batch.entries {
-                w.forget(request, loaded);
-            }
             w.must_set |= batch.whole;
             if batch.entries.len() == 1 && !batch.whole {
+                for (request, loaded) in &batch.entries {
+                    w.forget(request, loaded);
+                }
                 batch.entries
             } else {
+                // They stay tracked, so that later requests wait for them, but out of the set until they stand.
                 w.alone.extend(batch.entries);
                 Vec::new()
             }

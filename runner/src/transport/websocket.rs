@@ -8,13 +8,17 @@ use memory_wire::SpaceId;
 use memory_wire::scope_key::encode_component;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message, frame::coding::CloseCode};
+use tokio_tungstenite::tungstenite::protocol::{
+    CloseFrame, Message, WebSocketConfig, frame::coding::CloseCode,
+};
 
 use super::{Connector, Transport, TransportEvent, Wake};
 use crate::error::RunnerError;
 
 /// Path of the socket on the server (WIRE-701).
 const SOCKET_PATH: &str = "/api/storage/memory";
+/// Largest message taken from a server, in bytes.
+const MAX_MESSAGE: usize = 128 << 20;
 
 /// Connects to one server. I/O runs on the given tokio runtime, or on a thread of the connector's own.
 pub struct WebSocketConnector {
@@ -87,16 +91,24 @@ impl Connector for WebSocketConnector {
     }
 }
 
+/// A sync frame carries whole documents and is never split, so frames may be as large as messages.
+fn limits() -> WebSocketConfig {
+    WebSocketConfig::default()
+        .max_message_size(Some(MAX_MESSAGE))
+        .max_frame_size(Some(MAX_MESSAGE))
+}
+
 /// Runs one socket to its end; answers why it ended.
 async fn carry(
     url: &str,
     mut outgoing: UnboundedReceiver<String>,
     deliver: impl Fn(TransportEvent) -> bool,
 ) -> String {
-    let (mut sink, mut stream) = match tokio_tungstenite::connect_async(url).await {
-        Ok((socket, _)) => socket.split(),
-        Err(error) => return format!("connect failed: {error}"),
-    };
+    let (mut sink, mut stream) =
+        match tokio_tungstenite::connect_async_with_config(url, Some(limits()), true).await {
+            Ok((socket, _)) => socket.split(),
+            Err(error) => return format!("connect failed: {error}"),
+        };
     loop {
         tokio::select! {
             frame = outgoing.recv() => match frame {

@@ -13,8 +13,9 @@ use memory_wire::error::{ErrorName, WireError};
 use memory_wire::flags::Flags;
 use memory_wire::identity::Signer;
 use memory_wire::message::{
-    ClientCommit, ClientMessage, Effect, HelloOk, OpenChallenge, RequestHeader, Response, ServerMessage,
-    SessionOpen, SessionOpenOk, SessionSync, Upsert, UpsertContent, WatchOk, parse_client_message,
+    ClientCommit, ClientMessage, Effect, HelloOk, OpenChallenge, Remove, RequestHeader, Response,
+    ServerMessage, SessionOpen, SessionOpenOk, SessionSync, Upsert, UpsertContent, WatchOk,
+    parse_client_message,
 };
 use memory_wire::{
     BranchName, Did, EntityId, LocalSeq, RequestId, Scope, ScopeKey, Seq, SpaceId, Value, value,
@@ -83,15 +84,11 @@ pub(crate) fn bench_with(flags: Flags, adjust: impl FnOnce(&mut StorageOptions))
         connections: Cell::new(0),
         refuse_open: RefCell::default(),
     }));
-    let accept = server.clone();
-    let connector = ChannelConnector::new(move |_, peer| {
-        accept.0.connections.set(accept.0.connections.get() + 1);
-        *accept.0.peer.borrow_mut() = Some(peer);
-    });
+    let connector = server.connector();
     let clock = ManualClock::at(1_700_000_000_000);
     let mut options = StorageOptions::new(
         Rc::new(Signer::from_passphrase("alice")),
-        Rc::new(connector),
+        connector,
         Rc::new(clock.clone()),
         Rc::new(CountingMint::default()),
         Arc::new(|| {}),
@@ -229,6 +226,32 @@ impl WireDouble {
     /// Whether later opens of a known session resume it.
     pub(crate) fn set_resume(&self, resume: bool) {
         self.0.resume.set(resume);
+    }
+
+    /// A way to this server.
+    pub(crate) fn connector(&self) -> Rc<ChannelConnector> {
+        let accept = self.clone();
+        Rc::new(ChannelConnector::new(move |_, peer| {
+            accept.0.connections.set(accept.0.connections.get() + 1);
+            *accept.0.peer.borrow_mut() = Some(peer);
+        }))
+    }
+
+    /// Stops tracking a document for the client.
+    pub(crate) fn retract(&self, id: &str) {
+        let header = self.0.header.borrow().clone().expect("a session is open");
+        let mut sync = self.sync(Vec::new(), None);
+        sync.removes.push(Remove {
+            branch: BranchName::default(),
+            id: id.into(),
+            scope: Scope::Space,
+            scope_key: None,
+        });
+        self.send(&ServerMessage::Effect(Effect {
+            space: header.space,
+            session_id: header.session_id,
+            sync,
+        }));
     }
 
     /// Breaks the line.
