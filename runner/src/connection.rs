@@ -97,6 +97,7 @@ pub(crate) struct Connection {
     connector: Rc<dyn Connector>,
     wake: Wake,
     session_id: SessionId,
+    acting_as: Option<String>,
     token: Option<SessionToken>,
     seen: Seq,
     /// A session of this line was opened before.
@@ -124,6 +125,7 @@ impl Connection {
             connector,
             wake,
             session_id,
+            acting_as: None,
             token: None,
             seen: Seq(0),
             opened_before: false,
@@ -135,6 +137,11 @@ impl Connection {
             outstanding: BTreeMap::new(),
             opening: None,
         }
+    }
+
+    /// Whose reads its sessions make, as the server resolves it (SS-5).
+    pub(crate) fn acting_as(self, acting_as: Option<String>) -> Connection {
+        Connection { acting_as, ..self }
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -352,6 +359,7 @@ impl Connection {
             session_id: Some(self.session_id.clone()),
             seen_seq: Some(self.seen.0 as f64),
             session_token: self.token.clone(),
+            acting_as: self.acting_as.clone(),
             ..SessionDescriptor::default()
         };
         let (invocation, authorization) = sign_session_open(
