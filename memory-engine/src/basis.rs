@@ -77,13 +77,20 @@ impl Reader {
     ///
     /// # Errors
     /// SQLite's and stored-data errors.
-    pub fn basis_rows(&self, branch: &BranchName, instance: &ActionInstance) -> Result<Vec<BasisRow>, EngineError> {
+    pub fn basis_rows(
+        &self,
+        branch: &BranchName,
+        instance: &ActionInstance,
+    ) -> Result<Vec<BasisRow>, EngineError> {
         let mut statement = self.conn.prepare_cached(
             "SELECT entity_space, entity, entity_scope_key, seq FROM scheduler_basis \
              WHERE branch = ?1 AND action = ?2 AND action_scope_key = ?3 ORDER BY 1, 2, 3",
         )?;
-        let mut rows =
-            statement.query([branch.as_str(), instance.action.as_str(), instance.action_scope_key.as_str()])?;
+        let mut rows = statement.query([
+            branch.as_str(),
+            instance.action.as_str(),
+            instance.action_scope_key.as_str(),
+        ])?;
         let mut found = Vec::new();
         while let Some(row) = rows.next()? {
             found.push(basis_row(row, 0)?);
@@ -180,7 +187,14 @@ impl Engine {
              (branch, action, action_scope_key, entity_space, entity, entity_scope_key, seq) \
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
         )?;
-        for BasisInstance { instance: ActionInstance { action, action_scope_key }, rows } in instances {
+        for BasisInstance {
+            instance: ActionInstance {
+                action,
+                action_scope_key,
+            },
+            rows,
+        } in instances
+        {
             clear.execute([branch.as_str(), action.as_str(), action_scope_key.as_str()])?;
             for row in rows {
                 insert.execute(params![

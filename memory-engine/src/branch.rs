@@ -53,7 +53,11 @@ fn state(row: &Row<'_>) -> Result<BranchState, EngineError> {
         fork_seq: column::optional_seq(row, 2)?,
         created_seq: column::seq(row, 3)?,
         head_seq: column::seq(row, 4)?,
-        status: if column::text(row, 5)? == "active" { BranchStatus::Active } else { BranchStatus::Deleted },
+        status: if column::text(row, 5)? == "active" {
+            BranchStatus::Active
+        } else {
+            BranchStatus::Deleted
+        },
     })
 }
 
@@ -63,8 +67,13 @@ impl Reader {
     /// # Errors
     /// SQLite's.
     pub fn find_branch(&self, name: &BranchName) -> Result<Option<BranchState>, EngineError> {
-        let mut statement = self.conn.prepare_cached(&format!("SELECT {COLUMNS} FROM branch WHERE name = ?1"))?;
-        statement.query_row([name.as_str()], |row| Ok(state(row))).optional()?.transpose()
+        let mut statement = self
+            .conn
+            .prepare_cached(&format!("SELECT {COLUMNS} FROM branch WHERE name = ?1"))?;
+        statement
+            .query_row([name.as_str()], |row| Ok(state(row)))
+            .optional()?
+            .transpose()
     }
 
     /// The branch.
@@ -72,7 +81,8 @@ impl Reader {
     /// # Errors
     /// [`EngineError::UnknownBranch`].
     pub fn branch(&self, name: &BranchName) -> Result<BranchState, EngineError> {
-        self.find_branch(name)?.ok_or_else(|| EngineError::UnknownBranch(name.clone()))
+        self.find_branch(name)?
+            .ok_or_else(|| EngineError::UnknownBranch(name.clone()))
     }
 
     /// All branches, by name; deleted ones included.
@@ -80,7 +90,9 @@ impl Reader {
     /// # Errors
     /// SQLite's.
     pub fn list_branches(&self) -> Result<Vec<BranchState>, EngineError> {
-        let mut statement = self.conn.prepare_cached(&format!("SELECT {COLUMNS} FROM branch ORDER BY name"))?;
+        let mut statement = self
+            .conn
+            .prepare_cached(&format!("SELECT {COLUMNS} FROM branch ORDER BY name"))?;
         let mut rows = statement.query([])?;
         let mut branches = Vec::new();
         while let Some(row) = rows.next()? {
@@ -102,7 +114,9 @@ impl Reader {
     /// # Errors
     /// SQLite's.
     pub fn server_seq(&self) -> Result<Seq, EngineError> {
-        let mut statement = self.conn.prepare_cached("SELECT COALESCE(MAX(seq), 0) FROM \"commit\"")?;
+        let mut statement = self
+            .conn
+            .prepare_cached("SELECT COALESCE(MAX(seq), 0) FROM \"commit\"")?;
         statement.query_row([], |row| Ok(column::seq(row, 0)))?
     }
 
@@ -113,10 +127,17 @@ impl Reader {
     /// [`EngineError::UnknownBranch`], [`EngineError::SeqOutOfRange`].
     pub fn check_seq_in_range(&self, branch: &BranchName, seq: i64) -> Result<Seq, EngineError> {
         let state = self.branch(branch)?;
-        let floor = if branch.is_empty() { Seq(0) } else { state.created_seq };
+        let floor = if branch.is_empty() {
+            Seq(0)
+        } else {
+            state.created_seq
+        };
         match u64::try_from(seq).map(Seq) {
             Ok(seq) if floor <= seq && seq <= state.head_seq => Ok(seq),
-            Ok(_) | Err(_) => Err(EngineError::SeqOutOfRange { seq, branch: branch.clone() }),
+            Ok(_) | Err(_) => Err(EngineError::SeqOutOfRange {
+                seq,
+                branch: branch.clone(),
+            }),
         }
     }
 }

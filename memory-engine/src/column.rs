@@ -42,7 +42,10 @@ pub(crate) fn text<'r>(row: &'r Row<'_>, index: usize) -> Result<&'r str, Engine
 }
 
 pub(crate) fn optional_text<'r>(row: &'r Row<'_>, index: usize) -> Result<Option<&'r str>, EngineError> {
-    Ok(row.get_ref(index)?.as_str_or_null().map_err(rusqlite::Error::from)?)
+    Ok(row
+        .get_ref(index)?
+        .as_str_or_null()
+        .map_err(rusqlite::Error::from)?)
 }
 
 pub(crate) fn seq(row: &Row<'_>, index: usize) -> Result<Seq, EngineError> {

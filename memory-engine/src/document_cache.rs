@@ -86,7 +86,11 @@ impl StoreCache {
 
     /// The references of the schema document `id`, if the copy stored at `seq` is known to verify.
     pub(crate) fn verified_schema(&self, id: &EntityId, seq: Seq) -> Option<SchemaReferences> {
-        self.schemas.lock().get(id).filter(|(at, _)| *at == seq).map(|(_, references)| references.clone())
+        self.schemas
+            .lock()
+            .get(id)
+            .filter(|(at, _)| *at == seq)
+            .map(|(_, references)| references.clone())
     }
 
     pub(crate) fn remember_schema(&self, id: EntityId, seq: Seq, references: SchemaReferences) {
@@ -127,11 +131,18 @@ impl Uncommitted {
 
     /// Takes everything out: the transaction committed.
     pub(crate) fn take(&mut self) -> impl Iterator<Item = (RevisionKey, State, usize)> + use<> {
-        std::mem::take(&mut self.layers).into_iter().flatten().map(|(key, (state, weight))| (key, state, weight))
+        std::mem::take(&mut self.layers)
+            .into_iter()
+            .flatten()
+            .map(|(key, (state, weight))| (key, state, weight))
     }
 
     pub(crate) fn get(&self, key: &RevisionKey) -> Option<State> {
-        self.layers.iter().rev().find_map(|layer| layer.get(key)).map(|(state, _)| state.clone())
+        self.layers
+            .iter()
+            .rev()
+            .find_map(|layer| layer.get(key))
+            .map(|(state, _)| state.clone())
     }
 
     pub(crate) fn insert(&mut self, key: RevisionKey, state: State, weight: usize) {
@@ -156,7 +167,12 @@ const ENTRY_OVERHEAD: usize = 256;
 
 impl<K: Eq + Hash + Clone, V: Clone> Generations<K, V> {
     fn new(budget: usize) -> Self {
-        Generations { young: FxHashMap::default(), old: FxHashMap::default(), young_weight: 0, budget }
+        Generations {
+            young: FxHashMap::default(),
+            old: FxHashMap::default(),
+            young_weight: 0,
+            budget,
+        }
     }
 
     fn get(&mut self, key: &K) -> Option<V> {

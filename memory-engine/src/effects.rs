@@ -34,7 +34,10 @@ impl Reader {
     ///
     /// # Errors
     /// SQLite's and stored-data errors.
-    pub fn select_retirable_effects(&self, branch: &BranchName) -> Result<Vec<RetirableEffects>, EngineError> {
+    pub fn select_retirable_effects(
+        &self,
+        branch: &BranchName,
+    ) -> Result<Vec<RetirableEffects>, EngineError> {
         let id = EntityId::from(EFFECTS_DOCUMENT);
         let mut statement = self.conn.prepare_cached(
             "SELECT scope_key FROM head WHERE branch = ?1 AND id = ?2 AND op <> 'delete' ORDER BY scope_key",
@@ -46,7 +49,10 @@ impl Reader {
             if scope_key.scope() != Scope::Session {
                 continue;
             }
-            let instance = InstanceId { id: id.clone(), scope_key };
+            let instance = InstanceId {
+                id: id.clone(),
+                scope_key,
+            };
             let document = self.current(&instance, branch)?;
             if let Some(value) = document.as_ref().and_then(|d| d.member("value")) {
                 found.extend(retirable(instance.scope_key, value));
@@ -64,7 +70,11 @@ fn retirable(scope_key: ScopeKey, value: &Value) -> Option<RetirableEffects> {
     let mut remaining = rustc_hash::FxHashSet::default();
     let mut retired_nonces = Vec::new();
     for entry in entries(Some(value)) {
-        let Some(nonce) = entry.as_object().and_then(|entry| entry.get("nonce")).and_then(Value::as_str) else {
+        let Some(nonce) = entry
+            .as_object()
+            .and_then(|entry| entry.get("nonce"))
+            .and_then(Value::as_str)
+        else {
             continue;
         };
         if acked(nonce) {
@@ -74,15 +84,21 @@ fn retirable(scope_key: ScopeKey, value: &Value) -> Option<RetirableEffects> {
             remaining_entries.push(entry.clone());
         }
     }
-    let stored = |nonce: &str| remaining.contains(nonce) || retired_nonces.iter().any(|retired| retired == nonce);
-    let stale = acks.iter().any(|(nonce, mark)| {
-        mark.as_bool() != Some(true) || !nonce.as_str().is_some_and(stored)
-    });
+    let stored =
+        |nonce: &str| remaining.contains(nonce) || retired_nonces.iter().any(|retired| retired == nonce);
+    let stale = acks
+        .iter()
+        .any(|(nonce, mark)| mark.as_bool() != Some(true) || !nonce.as_str().is_some_and(stored));
     if retired_nonces.is_empty() && !stale {
         return None;
     }
     // An acknowledged nonce is retired, so a remaining entry can only have a malformed mark, and those do not survive.
-    Some(RetirableEffects { scope_key, remaining_acks: Object::new(), remaining_entries, retired_nonces })
+    Some(RetirableEffects {
+        scope_key,
+        remaining_acks: Object::new(),
+        remaining_entries,
+        retired_nonces,
+    })
 }
 
 /// Stamps the intents of a derived `set` (ENG-551 a); `None` when it holds none.
@@ -94,32 +110,45 @@ pub(crate) fn stamp_document(document: &Value, seq: Seq) -> Option<Value> {
 /// Stamps the intents of a derived `patch` and drops appended ones that are stored already (ENG-551); `None` when it holds
 /// none. `stored` is the instance's current document, or `None` when that cannot be had.
 pub(crate) fn stamp_patches(patches: &[PatchOp], seq: Seq, stored: Option<&Value>) -> Option<Vec<PatchOp>> {
-    let known: Vec<&str> =
-        entries(stored.and_then(|document| document.member("value"))).filter_map(intent_nonce).collect();
+    let known: Vec<&str> = entries(stored.and_then(|document| document.member("value")))
+        .filter_map(intent_nonce)
+        .collect();
     let mut touched = false;
     let result = patches
         .iter()
         .map(|patch| {
             let mut source = patch.source().clone();
-            let Value::Object(object) = &mut source else { return patch.clone() };
+            let Value::Object(object) = &mut source else {
+                return patch.clone();
+            };
             let mut changed = false;
             for field in ["value", "values", "add"] {
                 if let Some(member) = object.get_mut(field) {
                     changed |= stamp(member, seq, SCAN_DEPTH);
                 }
             }
-            let appends = matches!(patch.action(), PatchAction::Append { .. } | PatchAction::AddUnique { .. });
-            if changed && appends && !known.is_empty() {
-                if let Some(Value::Array(values)) = object.get("values") {
-                    let kept = values.elements().map(|(_, value)| value).filter(|value| {
-                        !intent_nonce(value).is_some_and(|nonce| known.contains(&nonce))
-                    });
-                    let kept: Array = kept.cloned().collect();
-                    object.insert("values", kept);
-                }
+            let appends = matches!(
+                patch.action(),
+                PatchAction::Append { .. } | PatchAction::AddUnique { .. }
+            );
+            if changed
+                && appends
+                && !known.is_empty()
+                && let Some(Value::Array(values)) = object.get("values")
+            {
+                let kept = values
+                    .elements()
+                    .map(|(_, value)| value)
+                    .filter(|value| !intent_nonce(value).is_some_and(|nonce| known.contains(&nonce)));
+                let kept: Array = kept.cloned().collect();
+                object.insert("values", kept);
             }
             touched |= changed;
-            if changed { PatchOp::from_value(&source).unwrap_or_else(|_| patch.clone()) } else { patch.clone() }
+            if changed {
+                PatchOp::from_value(&source).unwrap_or_else(|_| patch.clone())
+            } else {
+                patch.clone()
+            }
         })
         .collect();
     touched.then_some(result)
@@ -141,7 +170,9 @@ fn stamp(value: &mut Value, seq: Seq, depth: u32) -> bool {
     match value {
         Value::Object(object) => {
             let keys: Vec<_> = object.iter().map(|(key, _)| key.clone()).collect();
-            let members = keys.iter().filter_map(|key| Some((key.clone(), object.get_key(key)?.clone())));
+            let members = keys
+                .iter()
+                .filter_map(|key| Some((key.clone(), object.get_key(key)?.clone())));
             let stamped: Vec<_> = members
                 .map(|(key, mut member)| {
                     stamp(&mut member, seq, depth - 1);
@@ -170,7 +201,9 @@ fn holds_intent(value: &Value, depth: u32) -> bool {
     depth > 0
         && match value {
             Value::Object(object) => object.iter().any(|(_, member)| holds_intent(member, depth - 1)),
-            Value::Array(array) => array.elements().any(|(_, element)| holds_intent(element, depth - 1)),
+            Value::Array(array) => array
+                .elements()
+                .any(|(_, element)| holds_intent(element, depth - 1)),
             _ => false,
         }
 }
@@ -183,6 +216,10 @@ fn intent_nonce(value: &Value) -> Option<&str> {
 }
 
 fn entries(value: Option<&Value>) -> impl Iterator<Item = &Value> {
-    let entries = value.and_then(|value| value.member("entries")).and_then(Value::as_array);
-    entries.into_iter().flat_map(|entries| entries.elements().map(|(_, entry)| entry))
+    let entries = value
+        .and_then(|value| value.member("entries"))
+        .and_then(Value::as_array);
+    entries
+        .into_iter()
+        .flat_map(|entries| entries.elements().map(|(_, entry)| entry))
 }

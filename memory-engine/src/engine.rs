@@ -137,7 +137,11 @@ impl Engine {
             return Ok(work(self));
         }
         self.begin(OpenTransaction::Group)?;
-        let scope = Scope { engine: self, level: Level::Outermost, settled: false };
+        let scope = Scope {
+            engine: self,
+            level: Level::Outermost,
+            settled: false,
+        };
         let result = work(scope.engine);
         scope.keep()?;
         Ok(result)
@@ -168,7 +172,11 @@ impl Engine {
                 Level::Savepoint
             }
         };
-        let scope = Scope { engine: self, level, settled: false };
+        let scope = Scope {
+            engine: self,
+            level,
+            settled: false,
+        };
         let result = work(scope.engine)?;
         scope.keep()?;
         Ok(result)
@@ -178,7 +186,9 @@ impl Engine {
         self.conn.execute_batch("BEGIN IMMEDIATE")?;
         self.open = kind;
         // From here on no other process can commit, so what is foreign is known exactly.
-        let durable = self.server_seq().and_then(|durable| self.note_foreign(durable).map(|()| durable));
+        let durable = self
+            .server_seq()
+            .and_then(|durable| self.note_foreign(durable).map(|()| durable));
         match durable {
             Ok(durable) => {
                 self.reader.enter_transaction(durable);
@@ -201,9 +211,14 @@ impl Engine {
         if let StoreLocation::File(path) = &self.location {
             let poll = match &mut self.poll {
                 Some(poll) => poll,
-                None => self.poll.insert(Poll { conn: open_reader(path)?, seen_version: -1 }),
+                None => self.poll.insert(Poll {
+                    conn: open_reader(path)?,
+                    seen_version: -1,
+                }),
             };
-            let version: i64 = poll.conn.pragma_query_value(None, "data_version", |row| row.get(0))?;
+            let version: i64 = poll
+                .conn
+                .pragma_query_value(None, "data_version", |row| row.get(0))?;
             if version != poll.seen_version {
                 poll.seen_version = version;
                 let durable = self.server_seq()?;
@@ -225,8 +240,9 @@ impl Engine {
     /// # Errors
     /// SQLite's.
     pub fn checkpoint(&mut self) -> Result<bool, EngineError> {
-        let busy: i64 =
-            self.conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+        let busy: i64 = self
+            .conn
+            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
         Ok(busy == 0)
     }
 
@@ -243,7 +259,11 @@ impl Engine {
     fn settle(&mut self, level: Level, keep: bool) -> Result<(), EngineError> {
         match level {
             Level::Savepoint => {
-                let released = if keep { self.conn.execute_batch("RELEASE step") } else { Ok(()) };
+                let released = if keep {
+                    self.conn.execute_batch("RELEASE step")
+                } else {
+                    Ok(())
+                };
                 if !keep || released.is_err() {
                     rollback(&self.conn, "ROLLBACK TO step; RELEASE step");
                 }

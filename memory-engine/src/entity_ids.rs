@@ -20,7 +20,11 @@ impl Reader {
     ///
     /// # Errors
     /// SQLite's.
-    pub fn entity_id_page(&self, after: Option<&EntityId>, limit: Option<u64>) -> Result<Vec<EntityId>, EngineError> {
+    pub fn entity_id_page(
+        &self,
+        after: Option<&EntityId>,
+        limit: Option<u64>,
+    ) -> Result<Vec<EntityId>, EngineError> {
         let mut statement = self.conn.prepare_cached(
             "SELECT id FROM head WHERE branch = '' AND scope_key = 'space' AND op <> 'delete' \
              AND (?1 IS NULL OR id > ?1) ORDER BY id LIMIT ?2",
@@ -42,6 +46,9 @@ impl Reader {
         let mut statement = self.conn.prepare_cached(
             "SELECT 1 FROM head WHERE branch = '' AND id = ?1 AND scope_key = 'space' AND op <> 'delete'",
         )?;
-        Ok(statement.query_row([id.as_str()], |_| Ok(())).optional()?.is_some())
+        Ok(statement
+            .query_row([id.as_str()], |_| Ok(()))
+            .optional()?
+            .is_some())
     }
 }

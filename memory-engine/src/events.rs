@@ -51,7 +51,13 @@ pub(crate) fn admit_appends(admission: &Admission<'_, '_>) -> Result<Stamps, Eng
         if !commit.event_appends.is_empty() {
             return Err(Refusal::AppendsWhileOff.into());
         }
-        let sidecar = |operation: &Operation| operation.target().map(|(id, _)| id).filter(|id| is_stream_sidecar(id)).cloned();
+        let sidecar = |operation: &Operation| {
+            operation
+                .target()
+                .map(|(id, _)| id)
+                .filter(|id| is_stream_sidecar(id))
+                .cloned()
+        };
         return match commit.operations.iter().find_map(sidecar) {
             Some(id) if authored => Err(Refusal::SidecarWhileOff { id }.into()),
             Some(_) | None => Ok(Stamps::default()),
@@ -65,14 +71,30 @@ pub(crate) fn admit_appends(admission: &Admission<'_, '_>) -> Result<Stamps, Eng
     let mut declarations = Declarations::new(&commit.event_appends)?;
     let mut stamps = Stamps::default();
     for (index, operation) in commit.operations.iter().enumerate() {
-        let Some((id, scope)) = operation.target().filter(|(id, _)| is_stream_sidecar(id)) else { continue };
-        let Some(instance) = admission.target(index, operation)? else { continue };
+        let Some((id, scope)) = operation.target().filter(|(id, _)| is_stream_sidecar(id)) else {
+            continue;
+        };
+        let Some(instance) = admission.target(index, operation)? else {
+            continue;
+        };
         let stored = admission.engine.current(&instance, admission.branch())?;
-        let stream = Stream { id, scope, stored: stored.as_ref() };
-        let located = if authored { stream.authored_entries(operation)? } else { stream.served_entries(operation) };
+        let stream = Stream {
+            id,
+            scope,
+            stored: stored.as_ref(),
+        };
+        let located = if authored {
+            stream.authored_entries(operation)?
+        } else {
+            stream.served_entries(operation)
+        };
         for Located { patch, entry, value } in located {
             if let Verdict::Append { fired_at } = stream.judge(admission, value, &mut declarations)? {
-                stamps.0.entry(index).or_default().push(Stamp { patch, entry, fired_at });
+                stamps.0.entry(index).or_default().push(Stamp {
+                    patch,
+                    entry,
+                    fired_at,
+                });
             }
         }
     }
@@ -82,11 +104,14 @@ pub(crate) fn admit_appends(admission: &Admission<'_, '_>) -> Result<Stamps, Eng
 
 /// ENG-503: a log that is no array would wedge the pending scan for ever.
 fn refuse_non_array_entries(operation: &Operation) -> Result<(), EngineError> {
-    let Some((id, _)) = operation.target().filter(|(id, _)| is_stream_sidecar(id)) else { return Ok(()) };
+    let Some((id, _)) = operation.target().filter(|(id, _)| is_stream_sidecar(id)) else {
+        return Ok(());
+    };
     let malformed = match operation {
-        Operation::Set { value, .. } => {
-            value.member("value").and_then(|v| v.member("entries")).is_some_and(|entries| entries.as_array().is_none())
-        }
+        Operation::Set { value, .. } => value
+            .member("value")
+            .and_then(|v| v.member("entries"))
+            .is_some_and(|entries| entries.as_array().is_none()),
         Operation::Patch { patches, .. } => patches.iter().any(|patch| match patch.action() {
             PatchAction::Add { path, value } | PatchAction::Replace { path, value } => {
                 is_entries(path) && value.as_array().is_none()
@@ -102,7 +127,11 @@ fn refuse_non_array_entries(operation: &Operation) -> Result<(), EngineError> {
         }),
         Operation::Delete { .. } | Operation::Sqlite { .. } => false,
     };
-    if malformed { Err(Refusal::EntriesNotArray { id: id.clone() }.into()) } else { Ok(()) }
+    if malformed {
+        Err(Refusal::EntriesNotArray { id: id.clone() }.into())
+    } else {
+        Ok(())
+    }
 }
 
 fn is_entries(path: &DocPath) -> bool {
@@ -117,13 +146,21 @@ impl<'c> Declarations<'c> {
         let mut seen = rustc_hash::FxHashSet::default();
         for declaration in declared {
             if !is_stream_sidecar(&declaration.id) {
-                return Err(Refusal::DeclarationOnOrdinaryDoc { id: declaration.id.clone() }.into());
+                return Err(Refusal::DeclarationOnOrdinaryDoc {
+                    id: declaration.id.clone(),
+                }
+                .into());
             }
             if !seen.insert(declaration) {
-                return Err(Refusal::DuplicateDeclaration { event: declaration.event_id.to_string() }.into());
+                return Err(Refusal::DuplicateDeclaration {
+                    event: declaration.event_id.to_string(),
+                }
+                .into());
             }
         }
-        Ok(Declarations(declared.iter().map(|declaration| (declaration, false)).collect()))
+        Ok(Declarations(
+            declared.iter().map(|declaration| (declaration, false)).collect(),
+        ))
     }
 
     fn consume(&mut self, id: &EntityId, scope: Scope, event: &str) -> bool {
@@ -134,9 +171,20 @@ impl<'c> Declarations<'c> {
     }
 
     fn finish(self) -> Result<(), EngineError> {
-        let left: Vec<&str> =
-            self.0.iter().filter(|(_, consumed)| !consumed).map(|(declaration, _)| declaration.event_id.as_str()).collect();
-        if left.is_empty() { Ok(()) } else { Err(Refusal::UnmatchedDeclarations { events: left.join(", ") }.into()) }
+        let left: Vec<&str> = self
+            .0
+            .iter()
+            .filter(|(_, consumed)| !consumed)
+            .map(|(declaration, _)| declaration.event_id.as_str())
+            .collect();
+        if left.is_empty() {
+            Ok(())
+        } else {
+            Err(Refusal::UnmatchedDeclarations {
+                events: left.join(", "),
+            }
+            .into())
+        }
     }
 }
 
@@ -180,7 +228,10 @@ impl<'s> Stream<'s> {
                     .map(|(key, _)| key.to_string())
                     .collect();
                 if !others.is_empty() {
-                    return Err(Refusal::SidecarFields { fields: others.join(", ") }.into());
+                    return Err(Refusal::SidecarFields {
+                        fields: others.join(", "),
+                    }
+                    .into());
                 }
                 Ok(entries_of_set(value))
             }
@@ -188,15 +239,20 @@ impl<'s> Stream<'s> {
                 let mut located = Vec::new();
                 for (index, patch) in patches.iter().enumerate() {
                     match patch.action() {
-                        PatchAction::Append { path, values, .. } | PatchAction::AddUnique { path, values, .. }
+                        PatchAction::Append { path, values, .. }
+                        | PatchAction::AddUnique { path, values, .. }
                             if is_entries(path) =>
                         {
                             located.extend(entries_of_patch(index, values));
                         }
-                        PatchAction::Add { path, value: Value::Array(entries) }
-                        | PatchAction::Replace { path, value: Value::Array(entries) }
-                            if is_entries(path) =>
-                        {
+                        PatchAction::Add {
+                            path,
+                            value: Value::Array(entries),
+                        }
+                        | PatchAction::Replace {
+                            path,
+                            value: Value::Array(entries),
+                        } if is_entries(path) => {
                             if self.entries().next().is_some() {
                                 return Err(Refusal::SidecarWholeArray { id: id() }.into());
                             }
@@ -230,15 +286,20 @@ impl<'s> Stream<'s> {
                 let mut located = Vec::new();
                 for (index, patch) in patches.iter().enumerate() {
                     match patch.action() {
-                        PatchAction::Append { path, values, .. } | PatchAction::AddUnique { path, values, .. }
+                        PatchAction::Append { path, values, .. }
+                        | PatchAction::AddUnique { path, values, .. }
                             if is_entries(path) =>
                         {
                             located.extend(entries_of_patch(index, values));
                         }
-                        PatchAction::Add { path, value: Value::Array(entries) }
-                        | PatchAction::Replace { path, value: Value::Array(entries) }
-                            if is_entries(path) =>
-                        {
+                        PatchAction::Add {
+                            path,
+                            value: Value::Array(entries),
+                        }
+                        | PatchAction::Replace {
+                            path,
+                            value: Value::Array(entries),
+                        } if is_entries(path) => {
                             located.extend(entries_of_array(Some(index), entries));
                         }
                         _ => {}
@@ -265,8 +326,14 @@ impl<'s> Stream<'s> {
         value: &Value,
         declarations: &mut Declarations<'_>,
     ) -> Result<Verdict, EngineError> {
-        let Some(entry) = value.as_object() else { return Err(Refusal::NonEntry { id: self.id.clone() }.into()) };
-        let Some(event) = value.member("eventId").and_then(Value::as_str).filter(|event| !event.is_empty()) else {
+        let Some(entry) = value.as_object() else {
+            return Err(Refusal::NonEntry { id: self.id.clone() }.into());
+        };
+        let Some(event) = value
+            .member("eventId")
+            .and_then(Value::as_str)
+            .filter(|event| !event.is_empty())
+        else {
             return Err(Refusal::EntryWithoutEventId { id: self.id.clone() }.into());
         };
         let event = event.to_owned();
@@ -280,27 +347,43 @@ impl<'s> Stream<'s> {
             if self.entries().any(same) {
                 return Ok(Verdict::Rewrite);
             }
-            return Err(Refusal::RewriteUnknown { event, seq: spelled(seq) }.into());
+            return Err(Refusal::RewriteUnknown {
+                event,
+                seq: spelled(seq),
+            }
+            .into());
         }
         if !declarations.consume(self.id, self.scope, &event) {
-            return Err(Refusal::Undeclared { event, id: self.id.clone() }.into());
+            return Err(Refusal::Undeclared {
+                event,
+                id: self.id.clone(),
+            }
+            .into());
         }
         if value.member("seq").is_some() {
             return Err(Refusal::EntrySeq { event }.into());
         }
-        if !derived && PROCESSING_FIELDS.iter().any(|field| value.member(field).is_some()) {
+        if !derived
+            && PROCESSING_FIELDS
+                .iter()
+                .any(|field| value.member(field).is_some())
+        {
             return Err(Refusal::EntryOutcome { event }.into());
         }
         self.check_link(&event, entry)?;
         if let Some(keys) = value.member("runtimeInjectedEventKeys") {
             let strings = keys.as_array().is_some_and(|keys| {
-                keys.elements().count() == keys.len() && keys.elements().all(|(_, key)| matches!(key, Value::String(_)))
+                keys.elements().count() == keys.len()
+                    && keys.elements().all(|(_, key)| matches!(key, Value::String(_)))
             });
             if !strings {
                 return Err(Refusal::EntryInjectedKeys { event }.into());
             }
         }
-        if value.member("rendererTrusted").is_some_and(|trusted| trusted.as_bool() != Some(true)) {
+        if value
+            .member("rendererTrusted")
+            .is_some_and(|trusted| trusted.as_bool() != Some(true))
+        {
             return Err(Refusal::EntryRendererTrusted { event }.into());
         }
         let fired_at = fired_at(admission, &event, value.member("firedAt"))?;
@@ -313,19 +396,31 @@ impl<'s> Stream<'s> {
     /// ENG-512.6: an entry into a fresh sidecar must not name another stream and so evade its dedupe.
     fn check_link(&self, event: &str, entry: &Object) -> Result<(), EngineError> {
         let link = entry.get("stream").filter(|link| {
-            link.member("id").and_then(Value::as_str).is_some() && link.member("path").is_some_and(|p| p.as_array().is_some())
+            link.member("id").and_then(Value::as_str).is_some()
+                && link.member("path").is_some_and(|p| p.as_array().is_some())
         });
-        let Some(link) = link else { return Err(Refusal::EntryWithoutLink { event: event.to_owned() }.into()) };
+        let Some(link) = link else {
+            return Err(Refusal::EntryWithoutLink {
+                event: event.to_owned(),
+            }
+            .into());
+        };
         if StreamLink::from_value(link).is_some_and(|link| link.sidecar_id() == *self.id) {
             return Ok(());
         }
-        Err(Refusal::EntryForeignLink { event: event.to_owned(), id: self.id.clone() }.into())
+        Err(Refusal::EntryForeignLink {
+            event: event.to_owned(),
+            id: self.id.clone(),
+        }
+        .into())
     }
 
     /// ENG-529: whether the event is stored above the dedupe horizon.
     fn holds(&self, event: &str) -> bool {
         let watermark = watermark(self.value());
-        self.entries().filter(|stored| event_id(stored) == Some(event)).any(|stored| above(stored, watermark))
+        self.entries()
+            .filter(|stored| event_id(stored) == Some(event))
+            .any(|stored| above(stored, watermark))
     }
 }
 
@@ -346,7 +441,9 @@ fn fired_at(
     let event = || event.to_owned();
     let client_seq = supplied.and_then(|fired_at| fired_at.member("clientSeq"));
     if admission.apply.class == CommitClass::Derived {
-        let session = supplied.and_then(|fired_at| fired_at.member("session")).and_then(Value::as_str);
+        let session = supplied
+            .and_then(|fired_at| fired_at.member("session"))
+            .and_then(Value::as_str);
         return match (session.filter(|session| !session.is_empty()), client_seq) {
             (None, _) => Err(Refusal::DerivedWithoutFiredAt { event: event() }.into()),
             (Some(_), Some(_)) => Err(Refusal::DerivedClientSeq { event: event() }.into()),
@@ -358,8 +455,15 @@ fn fired_at(
             if client_seq.is_some() {
                 return Err(Refusal::DelegatedClientSeq { event: event() }.into());
             }
-            let user = delegated.acting_principal.as_ref().filter(|user| !user.is_empty());
-            let session = delegated.acting_session.as_ref().map(|s| s.as_str()).filter(|s| !s.is_empty());
+            let user = delegated
+                .acting_principal
+                .as_ref()
+                .filter(|user| !user.is_empty());
+            let session = delegated
+                .acting_session
+                .as_ref()
+                .map(|s| s.as_str())
+                .filter(|s| !s.is_empty());
             let refusal = Refusal::FiredAtCarried { event: event() };
             (user, session.unwrap_or(SERVER_SESSION), None, refusal)
         }
@@ -394,23 +498,40 @@ fn fired_at(
 }
 
 fn entries_of_set(document: &Value) -> Vec<Located<'_>> {
-    let entries = document.member("value").and_then(|value| value.member("entries")).and_then(Value::as_array);
-    entries.map(|entries| entries_of_array(None, entries).collect()).unwrap_or_default()
+    let entries = document
+        .member("value")
+        .and_then(|value| value.member("entries"))
+        .and_then(Value::as_array);
+    entries
+        .map(|entries| entries_of_array(None, entries).collect())
+        .unwrap_or_default()
 }
 
 /// A hole is no entry; it is judged as `undefined`, which is none either.
 fn entries_of_array(patch: Option<usize>, entries: &Array) -> impl Iterator<Item = Located<'_>> {
     const HOLE: &Value = &Value::Undefined;
-    (0..entries.len()).map(move |entry| Located { patch, entry, value: entries.get(entry).unwrap_or(HOLE) })
+    (0..entries.len()).map(move |entry| Located {
+        patch,
+        entry,
+        value: entries.get(entry).unwrap_or(HOLE),
+    })
 }
 
 fn entries_of_patch(patch: usize, values: &[Value]) -> impl Iterator<Item = Located<'_>> {
-    values.iter().enumerate().map(move |(entry, value)| Located { patch: Some(patch), entry, value })
+    values.iter().enumerate().map(move |(entry, value)| Located {
+        patch: Some(patch),
+        entry,
+        value,
+    })
 }
 
 fn stored_entries(value: Option<&Value>) -> impl Iterator<Item = &Value> + use<'_> {
-    let entries = value.and_then(|value| value.member("entries")).and_then(Value::as_array);
-    entries.into_iter().flat_map(|entries| entries.elements().map(|(_, entry)| entry))
+    let entries = value
+        .and_then(|value| value.member("entries"))
+        .and_then(Value::as_array);
+    entries
+        .into_iter()
+        .flat_map(|entries| entries.elements().map(|(_, entry)| entry))
 }
 
 fn event_id(entry: &Value) -> Option<&str> {
@@ -422,7 +543,10 @@ fn is_consequenced(entry: &Value) -> bool {
 }
 
 fn watermark(value: Option<&Value>) -> f64 {
-    value.and_then(|value| value.member("eventWatermark")).and_then(Value::as_f64).unwrap_or(0.0)
+    value
+        .and_then(|value| value.member("eventWatermark"))
+        .and_then(Value::as_f64)
+        .unwrap_or(0.0)
 }
 
 /// A value as it is read in a sentence.
@@ -449,13 +573,21 @@ pub(crate) fn stamp_document(document: &Value, stamps: &[Stamp], seq: Seq) -> Va
 }
 
 /// A copy of a patch list with its new entries stamped (ENG-530).
-pub(crate) fn stamp_patches(patches: &[PatchOp], stamps: &[Stamp], seq: Seq) -> Result<Vec<PatchOp>, EngineError> {
+pub(crate) fn stamp_patches(
+    patches: &[PatchOp],
+    stamps: &[Stamp],
+    seq: Seq,
+) -> Result<Vec<PatchOp>, EngineError> {
     let stamp_one = |(index, patch): (usize, &PatchOp)| {
         let mut source = patch.source().clone();
         if let Value::Object(operation) = &mut source {
             for field in ["value", "values"] {
                 if let Some(Value::Array(entries)) = operation.get_mut(field) {
-                    stamp_entries(entries, stamps.iter().filter(|stamp| stamp.patch == Some(index)), seq);
+                    stamp_entries(
+                        entries,
+                        stamps.iter().filter(|stamp| stamp.patch == Some(index)),
+                        seq,
+                    );
                 }
             }
         }
@@ -478,7 +610,9 @@ fn stamp_entries<'t>(entries: &mut Array, stamps: impl Iterator<Item = &'t Stamp
 /// The patch that moves a stream's watermark to the end of its contiguous consequenced run, if that is not where it is
 /// (ENG-540). Entries of one seq pass together. Never lowers it.
 pub(crate) fn watermark_advance(document: &Value) -> Option<PatchOp> {
-    let value = document.member("value").filter(|value| value.as_object().is_some())?;
+    let value = document
+        .member("value")
+        .filter(|value| value.as_object().is_some())?;
     let floor = watermark(Some(value));
     let mut by_seq: Vec<(f64, bool)> = stored_entries(Some(value))
         .filter_map(|entry| Some((entry.member("seq")?.as_f64()?, is_consequenced(entry))))
@@ -515,7 +649,10 @@ impl Reader {
     ///
     /// # Errors
     /// SQLite's and stored-data errors.
-    pub fn select_pending_stream_events(&self, branch: &BranchName) -> Result<Vec<PendingStreamEvents>, EngineError> {
+    pub fn select_pending_stream_events(
+        &self,
+        branch: &BranchName,
+    ) -> Result<Vec<PendingStreamEvents>, EngineError> {
         // The upper end of the prefix range is the prefix with its last byte counted up.
         let end = format!("{};", STREAM_SIDECAR_PREFIX.trim_end_matches(':'));
         let mut statement = self.conn.prepare_cached(
@@ -530,7 +667,9 @@ impl Reader {
             let value = document.as_ref().and_then(|document| document.member("value"));
             let watermark = watermark(value);
             let entries: Vec<Value> = stored_entries(value)
-                .filter(|entry| event_id(entry).is_some() && !is_consequenced(entry) && above(entry, watermark))
+                .filter(|entry| {
+                    event_id(entry).is_some() && !is_consequenced(entry) && above(entry, watermark)
+                })
                 .cloned()
                 .collect();
             if !entries.is_empty() {

@@ -56,8 +56,9 @@ impl Reader {
             "SELECT seq, branch, class, holder, session_id FROM \"commit\" WHERE seq > ?1 AND (?2 IS NULL OR branch = ?2) \
              ORDER BY seq LIMIT ?3",
         )?;
-        let mut revisions =
-            self.conn.prepare_cached("SELECT id, scope_key FROM revision WHERE commit_seq = ?1 ORDER BY op_index")?;
+        let mut revisions = self
+            .conn
+            .prepare_cached("SELECT id, scope_key FROM revision WHERE commit_seq = ?1 ORDER BY op_index")?;
         let limit = limit.map_or(-1, |limit| i64::try_from(limit).unwrap_or(i64::MAX));
         let mut rows = commits.query(params![column::sql(from), branch.map(BranchName::as_str), limit])?;
         let mut feed = Vec::new();
@@ -95,8 +96,13 @@ impl Reader {
         if let Some(known) = self.cache.class(seq).filter(|_| self.is_durable(seq)) {
             return Ok(Some(known));
         }
-        let mut statement = self.conn.prepare_cached("SELECT class FROM \"commit\" WHERE seq = ?1")?;
-        let class = statement.query_row([column::sql(seq)], |row| Ok(column::class(row, 0))).optional()?.transpose()?;
+        let mut statement = self
+            .conn
+            .prepare_cached("SELECT class FROM \"commit\" WHERE seq = ?1")?;
+        let class = statement
+            .query_row([column::sql(seq)], |row| Ok(column::class(row, 0)))
+            .optional()?
+            .transpose()?;
         if let Some(class) = class.filter(|_| self.is_durable(seq)) {
             self.cache.remember_class(seq, class);
         }

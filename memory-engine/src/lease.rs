@@ -33,7 +33,11 @@ impl Holder {
 
     /// Everything before the last `#`; the whole text if there is none.
     pub fn service(&self) -> Did {
-        Did::from(self.0.rsplit_once('#').map_or(self.as_str(), |(service, _)| service))
+        Did::from(
+            self.0
+                .rsplit_once('#')
+                .map_or(self.as_str(), |(service, _)| service),
+        )
     }
 
     /// The session id derived commits are filed under: the holder string itself (ENG-412).
@@ -70,13 +74,25 @@ pub trait LeaseTable {
     ///
     /// # Errors
     /// SQLite's.
-    fn acquire(&mut self, space: &SpaceId, holder: &Holder, now_ms: i64, ttl_ms: i64) -> Result<bool, EngineError>;
+    fn acquire(
+        &mut self,
+        space: &SpaceId,
+        holder: &Holder,
+        now_ms: i64,
+        ttl_ms: i64,
+    ) -> Result<bool, EngineError>;
 
     /// Extends a live lease of `holder`. An expired one cannot be renewed, only acquired again.
     ///
     /// # Errors
     /// SQLite's.
-    fn renew(&mut self, space: &SpaceId, holder: &Holder, now_ms: i64, ttl_ms: i64) -> Result<bool, EngineError>;
+    fn renew(
+        &mut self,
+        space: &SpaceId,
+        holder: &Holder,
+        now_ms: i64,
+        ttl_ms: i64,
+    ) -> Result<bool, EngineError>;
 
     /// Gives up `holder`'s lease; another's is left alone.
     ///
@@ -97,17 +113,26 @@ impl Reader {
     /// # Errors
     /// SQLite's.
     pub fn live_holder(&self, space: &SpaceId, now_ms: i64) -> Result<Option<Holder>, EngineError> {
-        let mut statement =
-            self.conn.prepare_cached("SELECT holder FROM execution_lease WHERE space = ?1 AND expires_at > ?2")?;
+        let mut statement = self
+            .conn
+            .prepare_cached("SELECT holder FROM execution_lease WHERE space = ?1 AND expires_at > ?2")?;
         statement
-            .query_row(params![space.as_str(), now_ms], |row| Ok(column::text(row, 0).map(Holder::from)))
+            .query_row(params![space.as_str(), now_ms], |row| {
+                Ok(column::text(row, 0).map(Holder::from))
+            })
             .optional()?
             .transpose()
     }
 }
 
 impl LeaseTable for Engine {
-    fn acquire(&mut self, space: &SpaceId, holder: &Holder, now_ms: i64, ttl_ms: i64) -> Result<bool, EngineError> {
+    fn acquire(
+        &mut self,
+        space: &SpaceId,
+        holder: &Holder,
+        now_ms: i64,
+        ttl_ms: i64,
+    ) -> Result<bool, EngineError> {
         self.transaction(|engine| {
             let written = engine.conn.execute(
                 "INSERT INTO execution_lease (space, holder, expires_at) VALUES (?1, ?2, ?3) \
@@ -119,7 +144,13 @@ impl LeaseTable for Engine {
         })
     }
 
-    fn renew(&mut self, space: &SpaceId, holder: &Holder, now_ms: i64, ttl_ms: i64) -> Result<bool, EngineError> {
+    fn renew(
+        &mut self,
+        space: &SpaceId,
+        holder: &Holder,
+        now_ms: i64,
+        ttl_ms: i64,
+    ) -> Result<bool, EngineError> {
         self.transaction(|engine| {
             let written = engine.conn.execute(
                 "UPDATE execution_lease SET expires_at = ?3 WHERE space = ?1 AND holder = ?2 AND expires_at > ?4",
@@ -162,7 +193,13 @@ pub struct LeaseHolder {
 impl LeaseHolder {
     /// A handle that does not hold the lease yet.
     pub fn new(space: SpaceId, holder: Holder, ttl_ms: i64) -> LeaseHolder {
-        LeaseHolder { space, holder, ttl_ms, tenure: Tenure::default(), until: None }
+        LeaseHolder {
+            space,
+            holder,
+            ttl_ms,
+            tenure: Tenure::default(),
+            until: None,
+        }
     }
 
     /// The space.
@@ -182,7 +219,8 @@ impl LeaseHolder {
 
     /// Whether the lease is held: until its row expires or the monotonic deadline passes, whichever comes first.
     pub fn is_held(&self, now: Clocks) -> bool {
-        self.until.is_some_and(|until| now.wall_ms < until.wall_ms && now.monotonic_ms < until.monotonic_ms)
+        self.until
+            .is_some_and(|until| now.wall_ms < until.wall_ms && now.monotonic_ms < until.monotonic_ms)
     }
 
     /// Whether work sealed under `tenure` may still commit.
@@ -246,7 +284,10 @@ mod tests {
     use crate::engine::EngineOptions;
 
     fn at(ms: i64) -> Clocks {
-        Clocks { wall_ms: ms, monotonic_ms: ms }
+        Clocks {
+            wall_ms: ms,
+            monotonic_ms: ms,
+        }
     }
 
     #[test]
@@ -263,9 +304,25 @@ mod tests {
         assert!(lease.acquire(&mut engine, at(0)).unwrap());
         assert!(lease.is_current(Tenure(1), at(99)));
         assert!(!lease.is_held(at(100)));
-        assert!(!lease.is_held(Clocks { wall_ms: 50, monotonic_ms: 100 }));
-        assert!(!lease.is_held(Clocks { wall_ms: 100, monotonic_ms: 50 }));
-        assert!(!lease.renew(&mut engine, Clocks { wall_ms: 50, monotonic_ms: 200 }).unwrap());
+        assert!(!lease.is_held(Clocks {
+            wall_ms: 50,
+            monotonic_ms: 100
+        }));
+        assert!(!lease.is_held(Clocks {
+            wall_ms: 100,
+            monotonic_ms: 50
+        }));
+        assert!(
+            !lease
+                .renew(
+                    &mut engine,
+                    Clocks {
+                        wall_ms: 50,
+                        monotonic_ms: 200
+                    }
+                )
+                .unwrap()
+        );
         assert!(!lease.is_held(at(60)), "a failed renewal ends the tenure");
         assert!(lease.acquire(&mut engine, at(60)).unwrap());
         assert_eq!(lease.tenure(), Tenure(2));

@@ -100,7 +100,13 @@ fn migrate_watched(conn: &Connection, before: Watcher<'_>) -> Result<(), EngineE
     }
     for (table, name, declaration) in ADDED_COLUMNS {
         if column(conn, table, name)?.is_none() {
-            step(conn, before, &[&format!("ALTER TABLE \"{table}\" ADD COLUMN {name} {declaration}")])?;
+            step(
+                conn,
+                before,
+                &[&format!(
+                    "ALTER TABLE \"{table}\" ADD COLUMN {name} {declaration}"
+                )],
+            )?;
         }
     }
     let mut drops = Vec::new();
@@ -110,7 +116,11 @@ fn migrate_watched(conn: &Connection, before: Watcher<'_>) -> Result<(), EngineE
         }
     }
     if !drops.is_empty() {
-        step(conn, before, &drops.iter().map(String::as_str).collect::<Vec<_>>())?;
+        step(
+            conn,
+            before,
+            &drops.iter().map(String::as_str).collect::<Vec<_>>(),
+        )?;
     }
     Ok(())
 }
@@ -156,7 +166,10 @@ fn column(conn: &Connection, table: &str, name: &str) -> Result<Option<Column>, 
             |row| {
                 // A default that reads `NULL` is no default.
                 let default: Option<String> = row.get(1)?;
-                Ok(Column { not_null: row.get(0)?, default: default.filter(|d| !d.eq_ignore_ascii_case("null")) })
+                Ok(Column {
+                    not_null: row.get(0)?,
+                    default: default.filter(|d| !d.eq_ignore_ascii_case("null")),
+                })
             },
         )
         .optional()?)
@@ -164,7 +177,11 @@ fn column(conn: &Connection, table: &str, name: &str) -> Result<Option<Column>, 
 
 fn exists(conn: &Connection, kind: &str, name: &str) -> Result<bool, EngineError> {
     Ok(conn
-        .query_row("SELECT 1 FROM sqlite_master WHERE type = ?1 AND name = ?2", (kind, name), |_| Ok(()))
+        .query_row(
+            "SELECT 1 FROM sqlite_master WHERE type = ?1 AND name = ?2",
+            (kind, name),
+            |_| Ok(()),
+        )
         .optional()?
         .is_some())
 }
@@ -200,8 +217,14 @@ mod tests {
     "#;
 
     fn shape(conn: &Connection) -> Vec<String> {
-        let mut statement = conn.prepare("SELECT type || ' ' || name FROM sqlite_master ORDER BY 1").unwrap();
-        statement.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap()
+        let mut statement = conn
+            .prepare("SELECT type || ' ' || name FROM sqlite_master ORDER BY 1")
+            .unwrap();
+        statement
+            .query_map([], |row| row.get(0))
+            .unwrap()
+            .collect::<Result<_, _>>()
+            .unwrap()
     }
 
     /// ENG-139: interrupting the migrations before any statement leaves a store that the next open completes.
@@ -225,13 +248,24 @@ mod tests {
             let mut seen = 0;
             let stopped = migrate_watched(&conn, &mut |_| {
                 seen += 1;
-                if seen > crash_at { Err(EngineError::Closed) } else { Ok(()) }
+                if seen > crash_at {
+                    Err(EngineError::Closed)
+                } else {
+                    Ok(())
+                }
             });
-            assert!(matches!(stopped, Err(EngineError::Closed)), "crash before statement {crash_at}");
+            assert!(
+                matches!(stopped, Err(EngineError::Closed)),
+                "crash before statement {crash_at}"
+            );
             assert!(conn.is_autocommit());
             conn.execute_batch(schema::CREATE).unwrap();
             migrate(&conn).unwrap();
-            assert_eq!(shape(&conn), shape(&reference), "after a crash before statement {crash_at}");
+            assert_eq!(
+                shape(&conn),
+                shape(&reference),
+                "after a crash before statement {crash_at}"
+            );
             let heads: Vec<(String, String)> = conn
                 .prepare("SELECT id, op FROM head")
                 .unwrap()

@@ -32,7 +32,9 @@ pub(crate) fn open_writer(
         StoreLocation::Memory => Connection::open_in_memory()?,
         StoreLocation::File(path) => Connection::open_with_flags(
             path,
-            OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+            OpenFlags::SQLITE_OPEN_READ_WRITE
+                | OpenFlags::SQLITE_OPEN_CREATE
+                | OpenFlags::SQLITE_OPEN_NO_MUTEX,
         )?,
     };
     conn.busy_timeout(std::time::Duration::from_millis(BUSY_TIMEOUT_MS))?;
@@ -51,11 +53,12 @@ pub(crate) fn open_writer(
     conn.pragma_update(None, "foreign_keys", true)?;
     conn.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS);
 
-    conn.execute_batch(&format!("BEGIN IMMEDIATE;{}COMMIT;", schema::CREATE)).inspect_err(|_| {
-        if let Err(error) = conn.execute_batch("ROLLBACK") {
-            tracing::debug!(%error, "no transaction was left open by the failed schema step");
-        }
-    })?;
+    conn.execute_batch(&format!("BEGIN IMMEDIATE;{}COMMIT;", schema::CREATE))
+        .inspect_err(|_| {
+            if let Err(error) = conn.execute_batch("ROLLBACK") {
+                tracing::debug!(%error, "no transaction was left open by the failed schema step");
+            }
+        })?;
     migration::migrate(&conn)?;
     let legacy_refs = migration::legacy_refs_required(&conn)?;
     Ok((conn, legacy_refs))
@@ -63,8 +66,10 @@ pub(crate) fn open_writer(
 
 /// Opens a read-only connection on an existing store file (ENG-205). Runs no migration and writes nothing.
 pub(crate) fn open_reader(path: &std::path::Path) -> Result<Connection, EngineError> {
-    let conn =
-        Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    let conn = Connection::open_with_flags(
+        path,
+        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )?;
     conn.busy_timeout(std::time::Duration::from_millis(BUSY_TIMEOUT_MS))?;
     conn.pragma_update(None, "cache_size", -16_000)?;
     conn.pragma_update(None, "temp_store", "MEMORY")?;
@@ -80,7 +85,10 @@ mod tests {
     /// ENG-110, 111: the pragmas of a fresh store, as the vectors state them for the `normal` setting.
     #[test]
     fn eng_110_a_fresh_store_has_the_pragmas_the_vectors_say() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/vectors/engine-schema.jsonl");
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../tests/vectors/engine-schema.jsonl"
+        );
         let text = std::fs::read_to_string(path).unwrap();
         let line: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
         let want = line["expect"]["pragmas"].as_object().unwrap();

@@ -37,7 +37,10 @@ impl PlainJson {
     pub fn parse(column: &'static str, text: &str) -> Result<PlainJson, StoredDataError> {
         serde_json::from_str::<serde::de::IgnoredAny>(text)
             .map(|_| PlainJson(text.into()))
-            .map_err(|error| StoredDataError::PlainJson { column, detail: error.to_string() })
+            .map_err(|error| StoredDataError::PlainJson {
+                column,
+                detail: error.to_string(),
+            })
     }
 
     /// Writes a value as plain JSON; a member that is `undefined` is left out, as JSON does.
@@ -61,7 +64,10 @@ impl PlainJson {
     pub fn to_value(&self) -> Result<Value, StoredDataError> {
         serde_json::from_str(&self.0)
             .map(from_json)
-            .map_err(|error| StoredDataError::PlainJson { column: "payload", detail: error.to_string() })
+            .map_err(|error| StoredDataError::PlainJson {
+                column: "payload",
+                detail: error.to_string(),
+            })
     }
 }
 
@@ -93,7 +99,9 @@ fn to_json(field: &'static str, value: &Value) -> Result<serde_json::Value, NotP
         Value::Object(object) => {
             let mut map = serde_json::Map::new();
             for (key, member) in object.iter().filter(|(_, member)| !member.is_undefined()) {
-                let Some(key) = key.as_str() else { return not("a key with an unpaired surrogate") };
+                let Some(key) = key.as_str() else {
+                    return not("a key with an unpaired surrogate");
+                };
                 map.insert(key.to_owned(), to_json(field, member)?);
             }
             Ok(map.into())
@@ -110,9 +118,11 @@ fn from_json(json: serde_json::Value) -> Value {
         serde_json::Value::Number(number) => Value::Number(number.as_f64().unwrap_or(f64::NAN)),
         serde_json::Value::String(text) => text.into(),
         serde_json::Value::Array(items) => items.into_iter().map(from_json).collect::<Vec<_>>().into(),
-        serde_json::Value::Object(map) => {
-            Value::Object(map.into_iter().map(|(key, member)| (key, from_json(member))).collect())
-        }
+        serde_json::Value::Object(map) => Value::Object(
+            map.into_iter()
+                .map(|(key, member)| (key, from_json(member)))
+                .collect(),
+        ),
     }
 }
 
@@ -231,7 +241,10 @@ impl Engine {
     /// SQLite's.
     pub fn delete_outbox_row(&mut self, row_id: i64) -> Result<(), EngineError> {
         self.transaction(|engine| {
-            engine.conn.prepare_cached("DELETE FROM execution_outbox WHERE id = ?1")?.execute([row_id])?;
+            engine
+                .conn
+                .prepare_cached("DELETE FROM execution_outbox WHERE id = ?1")?
+                .execute([row_id])?;
             Ok(())
         })
     }
@@ -248,10 +261,18 @@ mod tests {
         let json = PlainJson::parse("payload", text).unwrap();
         assert_eq!(json.as_str(), text);
         assert!(json.to_value().unwrap().member("a").is_some());
-        let written = PlainJson::from_value("payload", &value!({ "n": 3, "s": "é", "u": (Value::Undefined) })).unwrap();
+        let written =
+            PlainJson::from_value("payload", &value!({ "n": 3, "s": "é", "u": (Value::Undefined) })).unwrap();
         assert_eq!(written.as_str(), r#"{"n":3,"s":"é"}"#);
-        for bad in [Value::Undefined, Value::Number(f64::NAN), Value::Bytes([1u8].as_slice().into())] {
-            assert_eq!(PlainJson::from_value("payload", &bad).unwrap_err().field, "payload");
+        for bad in [
+            Value::Undefined,
+            Value::Number(f64::NAN),
+            Value::Bytes([1u8].as_slice().into()),
+        ] {
+            assert_eq!(
+                PlainJson::from_value("payload", &bad).unwrap_err().field,
+                "payload"
+            );
         }
         assert!(PlainJson::parse("payload", "fvj1:1").is_err());
     }

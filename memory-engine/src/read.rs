@@ -76,11 +76,16 @@ impl Reader {
         branch: &BranchName,
         at: Option<Seq>,
     ) -> Result<Option<EntityState>, EngineError> {
-        let instance = InstanceId { id: id.clone(), scope_key: instance.key()? };
+        let instance = InstanceId {
+            id: id.clone(),
+            scope_key: instance.key()?,
+        };
         if let Some(at) = at {
             self.check_seq_in_range(branch, column::sql(at))?;
         }
-        let Some(found) = self.find_revision(&instance, branch, at)? else { return Ok(None) };
+        let Some(found) = self.find_revision(&instance, branch, at)? else {
+            return Ok(None);
+        };
         let document = self.state_after(&found)?;
         let FoundRevision { key, op } = found;
         Ok(Some(EntityState {
@@ -106,7 +111,9 @@ impl Reader {
         branch: &BranchName,
         at: Option<Seq>,
     ) -> Result<Option<Value>, EngineError> {
-        Ok(self.read_state(id, instance, branch, at)?.and_then(|state| state.document))
+        Ok(self
+            .read_state(id, instance, branch, at)?
+            .and_then(|state| state.document))
     }
 
     /// The `value` field of the space instance of `id` on the default branch.
@@ -123,7 +130,10 @@ impl Reader {
     /// # Errors
     /// SQLite's.
     pub fn doc_head(&self, instance: &InstanceId, branch: &BranchName) -> Result<Seq, EngineError> {
-        Ok(self.head(instance, branch)?.map(|found| found.key.seq).unwrap_or_default())
+        Ok(self
+            .head(instance, branch)?
+            .map(|found| found.key.seq)
+            .unwrap_or_default())
     }
 
     /// The paths written to the instance on `branch` after `since`, in order: the root for a `set` or `delete`, each patch's
@@ -167,11 +177,14 @@ impl Reader {
         instance: &InstanceId,
         branch: &BranchName,
     ) -> Result<Option<FoundRevision>, EngineError> {
-        let mut statement = self
-            .conn
-            .prepare_cached("SELECT seq, op_index, op FROM head WHERE branch = ?1 AND id = ?2 AND scope_key = ?3")?;
+        let mut statement = self.conn.prepare_cached(
+            "SELECT seq, op_index, op FROM head WHERE branch = ?1 AND id = ?2 AND scope_key = ?3",
+        )?;
         let address = params![branch.as_str(), instance.id.as_str(), instance.scope_key.as_str()];
-        statement.query_row(address, |row| Ok(found(instance, branch, row))).optional()?.transpose()
+        statement
+            .query_row(address, |row| Ok(found(instance, branch, row)))
+            .optional()?
+            .transpose()
     }
 
     /// The current document of an instance on `branch` and its parents; `None` when never written or deleted.
@@ -229,9 +242,16 @@ impl Reader {
             "SELECT seq, op_index, op FROM revision WHERE branch = ?1 AND id = ?2 AND scope_key = ?3 AND seq <= ?4 \
              ORDER BY seq DESC, op_index DESC LIMIT 1",
         )?;
-        let address =
-            params![branch.as_str(), instance.id.as_str(), instance.scope_key.as_str(), column::sql(at)];
-        statement.query_row(address, |row| Ok(found(instance, branch, row))).optional()?.transpose()
+        let address = params![
+            branch.as_str(),
+            instance.id.as_str(),
+            instance.scope_key.as_str(),
+            column::sql(at)
+        ];
+        statement
+            .query_row(address, |row| Ok(found(instance, branch, row)))
+            .optional()?
+            .transpose()
     }
 }
 
@@ -246,7 +266,12 @@ fn found(
     })
 }
 
-pub(crate) fn revision_key(instance: &InstanceId, branch: &BranchName, seq: Seq, op_index: u64) -> RevisionKey {
+pub(crate) fn revision_key(
+    instance: &InstanceId,
+    branch: &BranchName,
+    seq: Seq,
+    op_index: u64,
+) -> RevisionKey {
     RevisionKey {
         branch: branch.clone(),
         id: instance.id.clone(),

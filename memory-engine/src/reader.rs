@@ -24,7 +24,12 @@ pub struct Reader {
 
 impl Reader {
     pub(crate) fn new(conn: Connection, cache: Arc<StoreCache>) -> Reader {
-        Reader { conn, cache, durable: Cell::new(None), uncommitted: RefCell::default() }
+        Reader {
+            conn,
+            cache,
+            durable: Cell::new(None),
+            uncommitted: RefCell::default(),
+        }
     }
 
     /// Opens a reader of its own on a store file, without migrating it (for tools that must not write).
@@ -82,7 +87,11 @@ impl Reader {
 
     pub(crate) fn leave_savepoint(&self, kept: bool) {
         let mut uncommitted = self.uncommitted.borrow_mut();
-        if kept { uncommitted.release() } else { uncommitted.discard() }
+        if kept {
+            uncommitted.release()
+        } else {
+            uncommitted.discard()
+        }
     }
 
     pub(crate) fn leave_transaction(&self, kept: bool) {

@@ -18,7 +18,9 @@ pub enum Refusal {
         local_seq: LocalSeq,
     },
     /// Same content, but it was admitted under another class or holder.
-    #[error("commit replay mismatch for session {session} localSeq {local_seq}: stored class/holder differ from the resubmission")]
+    #[error(
+        "commit replay mismatch for session {session} localSeq {local_seq}: stored class/holder differ from the resubmission"
+    )]
     ReplayClassMismatch {
         /// The raw session id.
         session: SessionId,
@@ -72,7 +74,9 @@ pub enum Refusal {
         id: EntityId,
     },
     /// A schema reference nobody stored.
-    #[error("memory v2 commit references schema document {id} that is neither included in the commit nor stored in the space")]
+    #[error(
+        "memory v2 commit references schema document {id} that is neither included in the commit nor stored in the space"
+    )]
     SchemaMissing {
         /// The schema document.
         id: EntityId,
@@ -91,25 +95,37 @@ pub enum Refusal {
 
     // --- derived admission (ENG-410…420) ---
     /// Derived class with the serving flag off.
-    #[error("derived-class commits are unclaimable while EXPERIMENTAL_SERVER_EXECUTION is off (protocol.md §1)")]
+    #[error(
+        "derived-class commits are unclaimable while EXPERIMENTAL_SERVER_EXECUTION is off (protocol.md §1)"
+    )]
     DerivedWhileOff,
     /// No live lease for this holder.
-    #[error("derived-class commit rejected: producer does not hold the live execution_lease for the space (serving-loop.md §2)")]
+    #[error(
+        "derived-class commit rejected: producer does not hold the live execution_lease for the space (serving-loop.md §2)"
+    )]
     NoLiveLease,
     /// The commit was not filed under the holder's own session.
-    #[error("derived-class commit rejected: producing session is not the lease holder's own service session (protocol.md §2, RULED 2026-08-05)")]
+    #[error(
+        "derived-class commit rejected: producing session is not the lease holder's own service session (protocol.md §2, RULED 2026-08-05)"
+    )]
     ForeignEnvelope,
     /// Delegated carriage on a derived commit.
-    #[error("delegated-identity carriage is server-produced AUTHORED admission only (protocol.md §2's delegated row); a derived commit's identity rides its per-write annotations")]
+    #[error(
+        "delegated-identity carriage is server-produced AUTHORED admission only (protocol.md §2's delegated row); a derived commit's identity rides its per-write annotations"
+    )]
     DelegatedDerived,
     /// A derived commit on the access list (INV-12).
     #[error("derived-class commit rejected: a derived commit cannot write the space's ACL document (INV-12)")]
     DerivedAclWrite,
     /// Derived carriage on another class.
-    #[error("write annotations, consequenceOf, and derivedThrough are derived-commit carriage only (protocol.md §1, §7)")]
+    #[error(
+        "write annotations, consequenceOf, and derivedThrough are derived-commit carriage only (protocol.md §1, §7)"
+    )]
     DerivedCarriage,
     /// An address on a write that has no instances.
-    #[error("derived-class commit rejected: scope_key annotation \"{key}\" targets a space-scoped write (op {op}); addressing is one per SCOPED write (protocol.md §1, §7)")]
+    #[error(
+        "derived-class commit rejected: scope_key annotation \"{key}\" targets a space-scoped write (op {op}); addressing is one per SCOPED write (protocol.md §1, §7)"
+    )]
     AnnotationOnSpaceWrite {
         /// The key given.
         key: String,
@@ -125,7 +141,9 @@ pub enum Refusal {
         scope: Scope,
     },
     /// An address that is no scope key.
-    #[error("derived-class commit rejected: annotated scope_key \"{key}\" (op {op}) is not a canonical scope_key (key-vocabulary.md §3)")]
+    #[error(
+        "derived-class commit rejected: annotated scope_key \"{key}\" (op {op}) is not a canonical scope_key (key-vocabulary.md §3)"
+    )]
     AnnotationNotCanonical {
         /// The text given.
         key: String,
@@ -148,39 +166,57 @@ pub enum Refusal {
     #[error("delegated-identity carriage is authored-class admission only (protocol.md §2's delegated row)")]
     DelegatedClass,
     /// No capability.
-    #[error("delegated admission requires the capability grant (protocol.md §2's server-produced authored row) — partial carriage is refused, never defaulted")]
+    #[error(
+        "delegated admission requires the capability grant (protocol.md §2's server-produced authored row) — partial carriage is refused, never defaulted"
+    )]
     DelegatedWithoutCapability,
     /// No acting principal and no declaration.
-    #[error("delegated admission requires the acting principal (protocol.md §2's server-produced authored row) — a userless batch admits only under the declared sessionless-space-scope carve-out (SHAPE RULED 2026-08-05)")]
+    #[error(
+        "delegated admission requires the acting principal (protocol.md §2's server-produced authored row) — a userless batch admits only under the declared sessionless-space-scope carve-out (SHAPE RULED 2026-08-05)"
+    )]
     DelegatedWithoutPrincipal,
     /// The declaration of a chain without actor beside an actor.
-    #[error("delegated admission rejected: a sessionless-space-scope declaration alongside an acting {0} is a contradiction — the declaration names a chain with NO actor (events.md §2, protocol.md §2)")]
+    #[error(
+        "delegated admission rejected: a sessionless-space-scope declaration alongside an acting {0} is a contradiction — the declaration names a chain with NO actor (events.md §2, protocol.md §2)"
+    )]
     DelegatedContradiction(&'static str),
     /// A session-scoped write by a sessionless actor; `0` is `write` or `SQLite write`.
-    #[error("delegated admission rejected: a sessionless delegated batch (no actingSession) carries a session-scoped {0} — a sessionless actor has no session instance (scopes.md §5, protocol.md §2's delegated row)")]
+    #[error(
+        "delegated admission rejected: a sessionless delegated batch (no actingSession) carries a session-scoped {0} — a sessionless actor has no session instance (scopes.md §5, protocol.md §2's delegated row)"
+    )]
     DelegatedSessionWrite(&'static str),
     /// A user-scoped write by a userless actor; `0` is `write` or `SQLite write`.
-    #[error("delegated admission rejected: a userless delegated batch carries a user-scoped {0} — a sessionless-space-scope chain has no user instance (events.md §2, scopes.md §5)")]
+    #[error(
+        "delegated admission rejected: a userless delegated batch carries a user-scoped {0} — a sessionless-space-scope chain has no user instance (events.md §2, scopes.md §5)"
+    )]
     DelegatedUserWrite(&'static str),
 
     // --- event appends (§5, appendix D) ---
     /// Declarations with the serving flag off.
-    #[error("event appends require EXPERIMENTAL_SERVER_EXECUTION (events.md §1; the OFF arm has no event-append admission)")]
+    #[error(
+        "event appends require EXPERIMENTAL_SERVER_EXECUTION (events.md §1; the OFF arm has no event-append admission)"
+    )]
     AppendsWhileOff,
     /// An authored sidecar write with the serving flag off.
-    #[error("authored write into stream doc \"{id}\" refused: stream sidecar docs require EXPERIMENTAL_SERVER_EXECUTION — the OFF arm has no event-append admission, and OFF-written state (unvalidated shapes, unstamped firedAt actors) would poison the first ON activation (events.md §1, §4)")]
+    #[error(
+        "authored write into stream doc \"{id}\" refused: stream sidecar docs require EXPERIMENTAL_SERVER_EXECUTION — the OFF arm has no event-append admission, and OFF-written state (unvalidated shapes, unstamped firedAt actors) would poison the first ON activation (events.md §1, §4)"
+    )]
     SidecarWhileOff {
         /// The sidecar.
         id: EntityId,
     },
     /// An `entries` that is no array.
-    #[error("authored write into stream doc \"{id}\" carries a non-array \"/value/entries\" value — the entries log is an ARRAY of entries; a non-array log would wedge the pending scan (events.md §1, §4)")]
+    #[error(
+        "authored write into stream doc \"{id}\" carries a non-array \"/value/entries\" value — the entries log is an ARRAY of entries; a non-array log would wedge the pending scan (events.md §1, §4)"
+    )]
     EntriesNotArray {
         /// The sidecar.
         id: EntityId,
     },
     /// A declaration on an ordinary document.
-    #[error("event-append declaration targets a non-stream doc \"{id}\" (events.md §1: an event is an append to a stream document — the \"of:stream-events:\" sidecar)")]
+    #[error(
+        "event-append declaration targets a non-stream doc \"{id}\" (events.md §1: an event is an append to a stream document — the \"of:stream-events:\" sidecar)"
+    )]
     DeclarationOnOrdinaryDoc {
         /// The document.
         id: EntityId,
@@ -192,31 +228,41 @@ pub enum Refusal {
         event: String,
     },
     /// An authored delete of a stream.
-    #[error("authored deletion of stream doc \"{id}\" refused (events.md §4: compaction is the serving side's, below the watermark only)")]
+    #[error(
+        "authored deletion of stream doc \"{id}\" refused (events.md §4: compaction is the serving side's, below the watermark only)"
+    )]
     SidecarDelete {
         /// The sidecar.
         id: EntityId,
     },
     /// An authored whole-document set of a stream that exists.
-    #[error("authored whole-doc set of existing stream doc \"{id}\" refused — append entries with a declared tail append (events.md §1)")]
+    #[error(
+        "authored whole-doc set of existing stream doc \"{id}\" refused — append entries with a declared tail append (events.md §1)"
+    )]
     SidecarSet {
         /// The sidecar.
         id: EntityId,
     },
     /// Server-written fields in an authored creation.
-    #[error("authored stream-doc creation carries non-entry fields ({fields}) — the watermark and processing state are server-written (events.md §4, §5)")]
+    #[error(
+        "authored stream-doc creation carries non-entry fields ({fields}) — the watermark and processing state are server-written (events.md §4, §5)"
+    )]
     SidecarFields {
         /// The fields, comma-joined.
         fields: String,
     },
     /// A whole-array write over a log that has entries.
-    #[error("authored whole-array write of stream doc \"{id}\" entries refused — the log already holds entries; append via tail appends (events.md §1)")]
+    #[error(
+        "authored whole-array write of stream doc \"{id}\" entries refused — the log already holds entries; append via tail appends (events.md §1)"
+    )]
     SidecarWholeArray {
         /// The sidecar.
         id: EntityId,
     },
     /// Any other authored write into a stream.
-    #[error("authored write into stream doc \"{id}\" at \"{path}\" refused — entries, the watermark, and processing fields are server-written; events append via declared tail appends only (events.md §1, §4, §5)")]
+    #[error(
+        "authored write into stream doc \"{id}\" at \"{path}\" refused — entries, the watermark, and processing fields are server-written; events append via declared tail appends only (events.md §1, §4, §5)"
+    )]
     SidecarWrite {
         /// The sidecar.
         id: EntityId,
@@ -236,7 +282,9 @@ pub enum Refusal {
         id: EntityId,
     },
     /// A rewrite of an entry that is not stored under that seq.
-    #[error("derived rewrite of stream entry {event} names a seq ({seq}) no stored entry holds — entry seqs are engine-stamped, never producer-minted (events.md §4)")]
+    #[error(
+        "derived rewrite of stream entry {event} names a seq ({seq}) no stored entry holds — entry seqs are engine-stamped, never producer-minted (events.md §4)"
+    )]
     RewriteUnknown {
         /// The event.
         event: String,
@@ -244,7 +292,9 @@ pub enum Refusal {
         seq: String,
     },
     /// An append without declaration.
-    #[error("undeclared event append (eventId {event}) into stream doc \"{id}\" — every appended entry needs its declaration for admission to stamp (events.md §1; protocol.md §2)")]
+    #[error(
+        "undeclared event append (eventId {event}) into stream doc \"{id}\" — every appended entry needs its declaration for admission to stamp (events.md §1; protocol.md §2)"
+    )]
     Undeclared {
         /// The event.
         event: String,
@@ -258,7 +308,9 @@ pub enum Refusal {
         event: String,
     },
     /// An entry that brings its own outcome.
-    #[error("event append {event} pre-supplies processing fields — the SpaceServer writes consequences (events.md §5)")]
+    #[error(
+        "event append {event} pre-supplies processing fields — the SpaceServer writes consequences (events.md §5)"
+    )]
     EntryOutcome {
         /// The event.
         event: String,
@@ -270,7 +322,9 @@ pub enum Refusal {
         event: String,
     },
     /// An entry for another stream.
-    #[error("event append {event} carries a stream link that does not derive the sidecar doc being written (\"{id}\") — the self-describing link and the sidecar id are one derivation (events.md §1)")]
+    #[error(
+        "event append {event} carries a stream link that does not derive the sidecar doc being written (\"{id}\") — the self-describing link and the sidecar id are one derivation (events.md §1)"
+    )]
     EntryForeignLink {
         /// The event.
         event: String,
@@ -278,13 +332,17 @@ pub enum Refusal {
         id: EntityId,
     },
     /// A malformed optional field.
-    #[error("event append {event} carries malformed runtimeInjectedEventKeys — a present value must be an array of strings (events.md §1's entry shape)")]
+    #[error(
+        "event append {event} carries malformed runtimeInjectedEventKeys — a present value must be an array of strings (events.md §1's entry shape)"
+    )]
     EntryInjectedKeys {
         /// The event.
         event: String,
     },
     /// A malformed optional field.
-    #[error("event append {event} carries malformed rendererTrusted — a present value must be true (events.md §1's entry shape)")]
+    #[error(
+        "event append {event} carries malformed rendererTrusted — a present value must be true (events.md §1's entry shape)"
+    )]
     EntryRendererTrusted {
         /// The event.
         event: String,
@@ -296,7 +354,9 @@ pub enum Refusal {
         event: String,
     },
     /// A claimed actor other than the connection's.
-    #[error("event append {event} supplies a firedAt that disagrees with the authenticated envelope — REJECTED, never corrected (events.md §1, protocol.md §2)")]
+    #[error(
+        "event append {event} supplies a firedAt that disagrees with the authenticated envelope — REJECTED, never corrected (events.md §1, protocol.md §2)"
+    )]
     FiredAtEnvelope {
         /// The event.
         event: String,
@@ -308,7 +368,9 @@ pub enum Refusal {
         event: String,
     },
     /// A claimed actor other than the carried one.
-    #[error("event append {event} supplies a firedAt that disagrees with the validated carried actor — REJECTED, never corrected (events.md §1, protocol.md §2)")]
+    #[error(
+        "event append {event} supplies a firedAt that disagrees with the validated carried actor — REJECTED, never corrected (events.md §1, protocol.md §2)"
+    )]
     FiredAtCarried {
         /// The event.
         event: String,
@@ -320,7 +382,9 @@ pub enum Refusal {
         event: String,
     },
     /// A client counter on a server-originated append.
-    #[error("server-originated event append {event} carries a clientSeq — client-minted only (events.md §2, LT7)")]
+    #[error(
+        "server-originated event append {event} carries a clientSeq — client-minted only (events.md §2, LT7)"
+    )]
     DerivedClientSeq {
         /// The event.
         event: String,
@@ -334,10 +398,14 @@ pub enum Refusal {
 
     // --- waves (ENG-610) ---
     /// A basis row's action instance.
-    #[error("wave commit rejected: basis action instance key \"{0}\" is not a canonical scope_key (key-vocabulary.md §3)")]
+    #[error(
+        "wave commit rejected: basis action instance key \"{0}\" is not a canonical scope_key (key-vocabulary.md §3)"
+    )]
     BasisActionKey(String),
     /// A basis row's entity instance.
-    #[error("wave commit rejected: basis row entity instance key \"{0}\" is not a canonical scope_key (key-vocabulary.md §3)")]
+    #[error(
+        "wave commit rejected: basis row entity instance key \"{0}\" is not a canonical scope_key (key-vocabulary.md §3)"
+    )]
     BasisEntityKey(String),
 
     // --- SQLite builtin (ENG-1400) ---

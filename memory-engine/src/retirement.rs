@@ -49,13 +49,17 @@ impl Engine {
             return self.snapshot(|reader| {
                 let count = |from: &str| {
                     let query = format!("SELECT COUNT(*) FROM {from}");
-                    reader.conn.query_row(&query, [scope_key.as_str()], |row| Ok(column::count(row, 0)))?
+                    reader
+                        .conn
+                        .query_row(&query, [scope_key.as_str()], |row| Ok(column::count(row, 0)))?
                 };
                 Ok(Retired {
                     heads: count("head WHERE scope_key = ?1")?,
                     revisions: count("revision WHERE scope_key = ?1")?,
                     snapshots: count("snapshot WHERE scope_key = ?1")?,
-                    basis_rows: count("scheduler_basis WHERE action_scope_key = ?1 OR entity_scope_key = ?1")?,
+                    basis_rows: count(
+                        "scheduler_basis WHERE action_scope_key = ?1 OR entity_scope_key = ?1",
+                    )?,
                     done: true,
                 })
             })?;
@@ -72,8 +76,12 @@ impl Engine {
                      WHERE branch = ?1 AND id = ?2 AND scope_key = ?3 LIMIT ?4)"
                 );
                 let left = i64::try_from(left).unwrap_or(i64::MAX);
-                let removed =
-                    self.conn.prepare_cached(&query)?.execute(params![branch, id, scope_key.as_str(), left])?;
+                let removed = self.conn.prepare_cached(&query)?.execute(params![
+                    branch,
+                    id,
+                    scope_key.as_str(),
+                    left
+                ])?;
                 Ok::<u64, EngineError>(removed as u64)
             };
             retired.heads += delete("head", limit - retired.total())?;

@@ -29,7 +29,10 @@ pub struct SnapshotPolicy {
 impl Default for SnapshotPolicy {
     /// Every 10 patches, the newest 2 kept.
     fn default() -> Self {
-        SnapshotPolicy { interval: NonZeroU32::new(10), retention: NonZeroU32::new(2) }
+        SnapshotPolicy {
+            interval: NonZeroU32::new(10),
+            retention: NonZeroU32::new(2),
+        }
     }
 }
 
@@ -63,16 +66,26 @@ impl Reader {
             column::sql(key.seq),
             key.op_index as i64
         ];
-        let read = statement.query_row(address, |row| Ok(column::text(row, 0).and_then(document))).optional()?;
+        let read = statement
+            .query_row(address, |row| Ok(column::text(row, 0).and_then(document)))
+            .optional()?;
         read.unwrap_or_else(|| {
-            Err(StoredDataError::MissingRevision { id: key.id.clone(), seq: key.seq, op_index: key.op_index }.into())
+            Err(StoredDataError::MissingRevision {
+                id: key.id.clone(),
+                seq: key.seq,
+                op_index: key.op_index,
+            }
+            .into())
         })
     }
 
     /// Walks back from a patch to the nearest state known (a remembered one, a snapshot, a `set`, or nothing), then applies
     /// the patches on the way forward again. Weight is that of the texts read, at least the base's.
     fn replay(&self, target: &RevisionKey) -> Result<(Value, usize), EngineError> {
-        let instance = InstanceId { id: target.id.clone(), scope_key: target.scope_key.clone() };
+        let instance = InstanceId {
+            id: target.id.clone(),
+            scope_key: target.scope_key.clone(),
+        };
         let branch = &target.branch;
         let mut statement = self.conn.prepare_cached(
             "SELECT seq, op_index, op, data FROM revision WHERE branch = ?1 AND id = ?2 AND scope_key = ?3 \
@@ -153,8 +166,12 @@ impl Reader {
         let mut statement = self.conn.prepare_cached(
             "SELECT MAX(seq) FROM snapshot WHERE branch = ?1 AND id = ?2 AND scope_key = ?3 AND seq <= ?4",
         )?;
-        let address =
-            params![branch.as_str(), instance.id.as_str(), instance.scope_key.as_str(), column::sql(at)];
+        let address = params![
+            branch.as_str(),
+            instance.id.as_str(),
+            instance.scope_key.as_str(),
+            column::sql(at)
+        ];
         statement.query_row(address, |row| Ok(column::optional_seq(row, 0)))?
     }
 
@@ -167,8 +184,12 @@ impl Reader {
         let mut statement = self.conn.prepare_cached(
             "SELECT value FROM snapshot WHERE branch = ?1 AND id = ?2 AND scope_key = ?3 AND seq = ?4",
         )?;
-        let address =
-            params![branch.as_str(), instance.id.as_str(), instance.scope_key.as_str(), column::sql(seq)];
+        let address = params![
+            branch.as_str(),
+            instance.id.as_str(),
+            instance.scope_key.as_str(),
+            column::sql(seq)
+        ];
         statement.query_row(address, |row| Ok(column::text(row, 0).and_then(document)))?
     }
 }
@@ -176,10 +197,18 @@ impl Reader {
 impl Engine {
     /// Step 19 for one instance: computes its state, which is what refuses a patch that cannot be applied (ENG-381), and
     /// takes a snapshot when enough patches have gathered.
-    pub(crate) fn settle_instance(&self, instance: &InstanceId, branch: &BranchName) -> Result<(), EngineError> {
-        let Some(head) = self.head(instance, branch)? else { return Ok(()) };
+    pub(crate) fn settle_instance(
+        &self,
+        instance: &InstanceId,
+        branch: &BranchName,
+    ) -> Result<(), EngineError> {
+        let Some(head) = self.head(instance, branch)? else {
+            return Ok(());
+        };
         let state = self.state_after(&head)?;
-        let (Some(document), RevisionOp::Patch) = (state, head.op) else { return Ok(()) };
+        let (Some(document), RevisionOp::Patch) = (state, head.op) else {
+            return Ok(());
+        };
         let SnapshotPolicy { interval, retention } = self.options().snapshots;
         let Some(interval) = interval else { return Ok(()) };
         let at = head.key.seq;

@@ -59,7 +59,10 @@ impl StoreRoot {
     pub fn configured(path: impl AsRef<Path>) -> Result<StoreRoot, EngineError> {
         let (store_root, _) = realise(unicode(path.as_ref())?);
         let (directory, layout) = realise(&store_root);
-        Ok(StoreRoot { directory: directory.into(), layout })
+        Ok(StoreRoot {
+            directory: directory.into(),
+            layout,
+        })
     }
 
     /// The layout rule applied once to `root` (ENG-102, 103).
@@ -68,7 +71,10 @@ impl StoreRoot {
     /// [`EngineError::Io`] when the path is not valid Unicode.
     pub fn direct(root: impl AsRef<Path>) -> Result<StoreRoot, EngineError> {
         let (directory, layout) = realise(unicode(root.as_ref())?);
-        Ok(StoreRoot { directory: directory.into(), layout })
+        Ok(StoreRoot {
+            directory: directory.into(),
+            layout,
+        })
     }
 
     /// The directory that holds the files.
@@ -99,8 +105,10 @@ impl StoreRoot {
     /// [`EngineError::InvalidSpaceId`], [`EngineError::Io`].
     pub fn locate(&self, space: &SpaceId) -> Result<StoreLocation, EngineError> {
         let path = self.store_path(space)?;
-        std::fs::create_dir_all(&self.directory)
-            .map_err(|source| EngineError::Io { path: self.directory.clone(), source })?;
+        std::fs::create_dir_all(&self.directory).map_err(|source| EngineError::Io {
+            path: self.directory.clone(),
+            source,
+        })?;
         Ok(StoreLocation::File(path))
     }
 
@@ -118,7 +126,10 @@ impl StoreRoot {
     /// # Errors
     /// [`EngineError::Io`] for any other failure.
     pub fn list(&self) -> Result<Vec<StoreFile>, EngineError> {
-        let failed = |path: &Path, source| EngineError::Io { path: path.to_owned(), source };
+        let failed = |path: &Path, source| EngineError::Io {
+            path: path.to_owned(),
+            source,
+        };
         let entries = match std::fs::read_dir(&self.directory) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -148,9 +159,18 @@ impl StoreRoot {
                 Ok(since) => i64::try_from(since.as_millis()).unwrap_or(i64::MAX),
                 Err(before) => -i64::try_from(before.duration().as_millis()).unwrap_or(i64::MAX),
             };
-            found.push(StoreFile { space, path, size_bytes: meta.len(), modified_ms });
+            found.push(StoreFile {
+                space,
+                path,
+                size_bytes: meta.len(),
+                modified_ms,
+            });
         }
-        found.sort_by(|a, b| b.modified_ms.cmp(&a.modified_ms).then_with(|| a.space.cmp(&b.space)));
+        found.sort_by(|a, b| {
+            b.modified_ms
+                .cmp(&a.modified_ms)
+                .then_with(|| a.space.cmp(&b.space))
+        });
         Ok(found)
     }
 }

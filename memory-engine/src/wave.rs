@@ -68,7 +68,10 @@ impl WaveCommit {
 
     /// The scope keys addressed by operation index.
     fn annotated_key(&self, op: usize) -> Option<&ScopeKey> {
-        self.annotations.iter().find(|annotation| annotation.op == op).and_then(|a| a.scope_key.as_ref())
+        self.annotations
+            .iter()
+            .find(|annotation| annotation.op == op)
+            .and_then(|a| a.scope_key.as_ref())
     }
 }
 
@@ -129,7 +132,9 @@ impl Engine {
         let mut checked = rustc_hash::FxHashSet::default();
         let mut conflicted = Vec::new();
         for (op, operation) in wave.commit.operations.iter().enumerate() {
-            let Some((id, scope)) = operation.target() else { continue };
+            let Some((id, scope)) = operation.target() else {
+                continue;
+            };
             let scope_key = match (scope, wave.annotated_key(op)) {
                 // Whatever the annotation says: admission's refusal of it stays the visible error.
                 (Scope::Space, _) => ScopeKey::space(),
@@ -137,12 +142,19 @@ impl Engine {
                 // Admission refuses the unaddressed write by itself.
                 (Scope::User | Scope::Session, None) => continue,
             };
-            let instance = InstanceId { id: id.clone(), scope_key };
+            let instance = InstanceId {
+                id: id.clone(),
+                scope_key,
+            };
             if !checked.insert(instance.clone()) {
                 continue;
             }
             let head = self.doc_head(&instance, &wave.commit.branch)?;
-            let stands = match wave.rebased_heads.iter().find(|(rebased, _)| *rebased == instance) {
+            let stands = match wave
+                .rebased_heads
+                .iter()
+                .find(|(rebased, _)| *rebased == instance)
+            {
                 Some((_, rebased)) => head == *rebased,
                 None => head <= wave.basis_seq,
             };
@@ -150,7 +162,11 @@ impl Engine {
                 conflicted.push(instance);
             }
         }
-        if conflicted.is_empty() { Ok(()) } else { Err(EngineError::WaveConflict { conflicted }) }
+        if conflicted.is_empty() {
+            Ok(())
+        } else {
+            Err(EngineError::WaveConflict { conflicted })
+        }
     }
 }
 
@@ -169,7 +185,10 @@ fn check_preconditions(admission: &Admission<'_, '_>) -> Result<(), EngineError>
         }
     }
     match first {
-        Some(first) => Err(EngineError::WavePrecondition { failed, first: Box::new(first) }),
+        Some(first) => Err(EngineError::WavePrecondition {
+            failed,
+            first: Box::new(first),
+        }),
         None => Ok(()),
     }
 }

@@ -11,13 +11,14 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use memory_engine::{
-    ActorOptions, Applied, ApplyCommit, Engine, EngineError, EngineHandle, EngineOptions, ReadInstance, StoreLocation,
+    ActorOptions, Applied, ApplyCommit, Engine, EngineError, EngineHandle, EngineOptions, ReadInstance,
+    StoreLocation,
 };
 use memory_wire::ids::{BranchName, LocalSeq, Seq};
 use memory_wire::message::{ClientCommit, CommitParts, Operation};
 use memory_wire::scope_key::Scope;
-use memory_wire::value::Value;
 use memory_wire::value;
+use memory_wire::value::Value;
 
 struct Store {
     _dir: tempfile::TempDir,
@@ -36,7 +37,11 @@ impl Store {
     }
 
     fn handle_with(&self, options: ActorOptions) -> EngineHandle {
-        EngineHandle::new(StoreLocation::File(self.path.clone()), EngineOptions::default(), options)
+        EngineHandle::new(
+            StoreLocation::File(self.path.clone()),
+            EngineOptions::default(),
+            options,
+        )
     }
 }
 
@@ -46,7 +51,10 @@ fn commit(local_seq: u64, writes: &[(&str, u64)]) -> ClientCommit {
         scope: Scope::Space,
         value: value!({ "value": (*n) }),
     };
-    let parts = CommitParts { operations: writes.iter().map(set).collect(), ..CommitParts::default() };
+    let parts = CommitParts {
+        operations: writes.iter().map(set).collect(),
+        ..CommitParts::default()
+    };
     ClientCommit::build(LocalSeq(local_seq), parts)
 }
 
@@ -55,7 +63,11 @@ fn apply(engine: &mut Engine, session: &str, commit: &ClientCommit) -> Result<Ap
 }
 
 fn number(reader: &memory_engine::Reader, id: &str) -> Option<u64> {
-    reader.read_space_value(&id.into()).unwrap().as_ref().and_then(Value::as_u64)
+    reader
+        .read_space_value(&id.into())
+        .unwrap()
+        .as_ref()
+        .and_then(Value::as_u64)
 }
 
 /// Blocks the writer until the returned sender is used or dropped, so that what is queued meanwhile waits together.
@@ -68,6 +80,13 @@ fn hold(handle: &EngineHandle) -> mpsc::Sender<()> {
     }));
     running.recv().unwrap();
     release
+}
+
+/// Waits until the threads of an idle space have ended.
+fn rest(handle: &EngineHandle) {
+    while !handle.is_resting() {
+        std::thread::yield_now();
+    }
 }
 
 #[test]
@@ -97,7 +116,11 @@ fn eng_206_writes_that_wait_together_share_a_transaction_and_stay_in_order() {
                 assert_eq!(number(engine.reader(), "of:x"), Some(n));
                 applied.seq.0
             },
-            move |engine, seq| published.lock().push((seq.unwrap(), engine.server_seq().unwrap().0)),
+            move |engine, seq| {
+                published
+                    .lock()
+                    .push((seq.unwrap(), engine.server_seq().unwrap().0))
+            },
         );
     }
     let last = handle.turn(|engine| engine.server_seq().unwrap());
@@ -105,8 +128,14 @@ fn eng_206_writes_that_wait_together_share_a_transaction_and_stay_in_order() {
     assert_eq!(last.wait().unwrap(), Seq(20));
     let published = published.lock();
     // Verdicts in order, and none before the whole group was durable.
-    assert_eq!(published.iter().map(|(seq, _)| *seq).collect::<Vec<_>>(), (1..=20).collect::<Vec<_>>());
-    assert!(published.iter().all(|(_, durable)| *durable == 20), "{published:?}");
+    assert_eq!(
+        published.iter().map(|(seq, _)| *seq).collect::<Vec<_>>(),
+        (1..=20).collect::<Vec<_>>()
+    );
+    assert!(
+        published.iter().all(|(_, durable)| *durable == 20),
+        "{published:?}"
+    );
     drop(watcher);
 }
 
@@ -126,12 +155,22 @@ fn a_turn_never_comes_between_a_write_and_its_publication() {
             move |_, _| publish.lock().push(format!("publish {n}")),
         );
         if n == 2 {
-            drop(handle.turn(move |engine| turn.lock().push(format!("turn {}", engine.server_seq().unwrap()))));
+            drop(
+                handle.turn(move |engine| turn.lock().push(format!("turn {}", engine.server_seq().unwrap()))),
+            );
         }
     }
     drop(release);
     handle.turn(|_| ()).wait().unwrap();
-    let want = ["work 1", "work 2", "publish 1", "publish 2", "turn 2", "work 3", "publish 3"];
+    let want = [
+        "work 1",
+        "work 2",
+        "publish 1",
+        "publish 2",
+        "turn 2",
+        "work 3",
+        "publish 3",
+    ];
     assert_eq!(*log.lock(), want);
 }
 
@@ -139,7 +178,10 @@ fn a_turn_never_comes_between_a_write_and_its_publication() {
 fn inv_10_readers_see_committed_prefixes_only() {
     let store = Store::new();
     let handle = store.handle();
-    handle.write(|engine| apply(engine, "s", &commit(1, &[("of:a", 1), ("of:b", 1)])).unwrap()).wait().unwrap();
+    handle
+        .write(|engine| apply(engine, "s", &commit(1, &[("of:a", 1), ("of:b", 1)])).unwrap())
+        .wait()
+        .unwrap();
     let highest = Arc::new(AtomicU64::new(1));
     let stop = Arc::new(AtomicU64::new(0));
     let readers: Vec<_> = (0..3)
@@ -172,7 +214,12 @@ fn inv_10_readers_see_committed_prefixes_only() {
         .collect();
     for n in 2..=200 {
         let seq = handle
-            .write(move |engine| apply(engine, "s", &commit(n, &[("of:a", n), ("of:b", n)])).unwrap().seq.0)
+            .write(move |engine| {
+                apply(engine, "s", &commit(n, &[("of:a", n), ("of:b", n)]))
+                    .unwrap()
+                    .seq
+                    .0
+            })
             .wait()
             .unwrap();
         highest.store(seq, Ordering::SeqCst);
@@ -202,9 +249,20 @@ fn f39_a_panic_in_a_commit_leaves_no_open_transaction_and_spares_its_group() {
     assert_eq!(after.wait().unwrap().unwrap(), Seq(2));
     assert!(matches!(turned.wait(), Err(EngineError::Panicked(_))));
     assert!(matches!(read.wait(), Err(EngineError::Panicked(_))));
-    let seen = handle.read(|reader| (number(reader, "of:a"), number(reader, "of:lost"), number(reader, "of:b")));
+    let seen = handle.read(|reader| {
+        (
+            number(reader, "of:a"),
+            number(reader, "of:lost"),
+            number(reader, "of:b"),
+        )
+    });
     assert_eq!(seen.wait().unwrap(), (Some(1), None, Some(3)));
-    let seen = handle.turn(|engine| (number(engine.reader(), "of:a"), number(engine.reader(), "of:lost")));
+    let seen = handle.turn(|engine| {
+        (
+            number(engine.reader(), "of:a"),
+            number(engine.reader(), "of:lost"),
+        )
+    });
     assert_eq!(seen.wait().unwrap(), (Some(1), None));
     // Another connection can take the write lock at once.
     let other = rusqlite::Connection::open(&store.path).unwrap();
@@ -219,7 +277,8 @@ fn f39_dropping_the_reply_leaves_the_write_whole() {
     let handle = store.handle();
     let release = hold(&handle);
     for n in 1..=10 {
-        let mut reply = Box::pin(handle.write(move |engine| apply(engine, "s", &commit(n, &[("of:a", n)])).map(|_| ())));
+        let mut reply =
+            Box::pin(handle.write(move |engine| apply(engine, "s", &commit(n, &[("of:a", n)])).map(|_| ())));
         let poll = reply.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert!(poll.is_pending(), "the writer is held");
         drop(reply);
@@ -241,7 +300,8 @@ fn a_reply_wakes_its_task() {
     let store = Store::new();
     let handle = store.handle();
     let release = hold(&handle);
-    let mut reply = pin!(handle.write(|engine| apply(engine, "s", &commit(1, &[("of:a", 1)])).map(|a| a.seq)));
+    let mut reply =
+        pin!(handle.write(|engine| apply(engine, "s", &commit(1, &[("of:a", 1)])).map(|a| a.seq)));
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut context = Context::from_waker(&waker);
     assert!(reply.as_mut().poll(&mut context).is_pending());
@@ -265,7 +325,10 @@ fn dropping_the_last_handle_runs_what_is_queued() {
         .collect();
     drop(handle);
     drop(release);
-    let seqs: Vec<u64> = replies.into_iter().map(|reply| reply.wait().unwrap().unwrap()).collect();
+    let seqs: Vec<u64> = replies
+        .into_iter()
+        .map(|reply| reply.wait().unwrap().unwrap())
+        .collect();
     assert_eq!(seqs, [1, 2, 3, 4, 5]);
 }
 
@@ -274,41 +337,86 @@ fn f39_closing_truncates_the_log_and_the_next_job_opens_again() {
     let store = Store::new();
     let handle = store.handle();
     for n in 1..=50 {
-        handle.write(move |engine| apply(engine, "s", &commit(n, &[("of:a", n)])).map(|_| ()).unwrap()).wait().unwrap();
+        handle
+            .write(move |engine| {
+                apply(engine, "s", &commit(n, &[("of:a", n)]))
+                    .map(|_| ())
+                    .unwrap()
+            })
+            .wait()
+            .unwrap();
     }
     handle.close().wait().unwrap();
     let wal = store.path.with_extension("sqlite-wal");
-    assert_eq!(std::fs::metadata(&wal).map(|meta| meta.len()).unwrap_or(0), 0, "the log is truncated");
-    assert_eq!(handle.read(|reader| number(reader, "of:a")).wait().unwrap(), Some(50));
+    assert_eq!(
+        std::fs::metadata(&wal).map(|meta| meta.len()).unwrap_or(0),
+        0,
+        "the log is truncated"
+    );
+    assert_eq!(
+        handle.read(|reader| number(reader, "of:a")).wait().unwrap(),
+        Some(50)
+    );
 }
 
 #[test]
 fn idle_threads_end_and_come_back() {
     let store = Store::new();
-    let short = ActorOptions { idle_close: Duration::from_millis(20), ..ActorOptions::default() };
+    let short = ActorOptions {
+        idle_close: Duration::from_millis(20),
+        ..ActorOptions::default()
+    };
     let handle = store.handle_with(short);
     for n in 1..=5 {
-        handle.write(move |engine| apply(engine, "s", &commit(n, &[("of:a", n)])).map(|_| ()).unwrap()).wait().unwrap();
-        assert_eq!(handle.read(|reader| number(reader, "of:a")).wait().unwrap(), Some(n));
-        // Whether the threads have ended by now or not must make no difference.
-        std::thread::sleep(Duration::from_millis(15 * n));
+        handle
+            .write(move |engine| {
+                apply(engine, "s", &commit(n, &[("of:a", n)]))
+                    .map(|_| ())
+                    .unwrap()
+            })
+            .wait()
+            .unwrap();
+        assert_eq!(
+            handle.read(|reader| number(reader, "of:a")).wait().unwrap(),
+            Some(n)
+        );
+        if n % 2 == 0 {
+            rest(&handle);
+        }
     }
 }
 
 #[test]
 fn a_store_in_memory_outlives_idle_threads_and_reads_through_the_writer() {
-    let short = ActorOptions { idle_close: Duration::from_millis(5), ..ActorOptions::default() };
+    let short = ActorOptions {
+        idle_close: Duration::from_millis(5),
+        ..ActorOptions::default()
+    };
     let handle = EngineHandle::new(StoreLocation::Memory, EngineOptions::default(), short);
-    handle.write(|engine| apply(engine, "s", &commit(1, &[("of:a", 7)])).map(|_| ()).unwrap()).wait().unwrap();
-    std::thread::sleep(Duration::from_millis(60));
-    assert_eq!(handle.read(|reader| number(reader, "of:a")).wait().unwrap(), Some(7));
+    handle
+        .write(|engine| {
+            apply(engine, "s", &commit(1, &[("of:a", 7)]))
+                .map(|_| ())
+                .unwrap()
+        })
+        .wait()
+        .unwrap();
+    rest(&handle);
+    assert_eq!(
+        handle.read(|reader| number(reader, "of:a")).wait().unwrap(),
+        Some(7)
+    );
 }
 
 #[test]
 fn a_store_that_cannot_be_opened_answers_every_job() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("missing").join("store.sqlite");
-    let handle = EngineHandle::new(StoreLocation::File(path), EngineOptions::default(), ActorOptions::default());
+    let handle = EngineHandle::new(
+        StoreLocation::File(path),
+        EngineOptions::default(),
+        ActorOptions::default(),
+    );
     assert!(matches!(handle.turn(|_| ()).wait(), Err(EngineError::Sqlite(_))));
     assert!(matches!(handle.read(|_| ()).wait(), Err(EngineError::Sqlite(_))));
     assert!(handle.write(|_| ()).wait().is_err());
@@ -337,12 +445,19 @@ fn eng_206_a_group_that_cannot_become_durable_fails_every_member() {
     for reply in replies {
         assert!(reply.wait().is_err());
     }
-    let left: i64 = side.query_row("SELECT COUNT(*) FROM \"commit\"", [], |row| row.get(0)).unwrap();
+    let left: i64 = side
+        .query_row("SELECT COUNT(*) FROM \"commit\"", [], |row| row.get(0))
+        .unwrap();
     assert_eq!(left, 0);
     // And the space goes on.
-    let seq = handle.write(|engine| apply(engine, "s", &commit(9, &[("of:a", 9)])).map(|a| a.seq)).wait();
+    let seq = handle
+        .write(|engine| apply(engine, "s", &commit(9, &[("of:a", 9)])).map(|a| a.seq))
+        .wait();
     assert_eq!(seq.unwrap().unwrap(), Seq(1));
-    assert_eq!(handle.read(|reader| number(reader, "of:a")).wait().unwrap(), Some(9));
+    assert_eq!(
+        handle.read(|reader| number(reader, "of:a")).wait().unwrap(),
+        Some(9)
+    );
 }
 
 /// ENG-208: two handles on one file stand for two processes. Each learns of the other's commits, in order, and before its
@@ -350,7 +465,10 @@ fn eng_206_a_group_that_cannot_become_durable_fails_every_member() {
 #[test]
 fn eng_208_commits_of_another_process_are_told_once_in_order() {
     let store = Store::new();
-    let quick = ActorOptions { foreign_poll: Duration::from_millis(5), ..ActorOptions::default() };
+    let quick = ActorOptions {
+        foreign_poll: Duration::from_millis(5),
+        ..ActorOptions::default()
+    };
     let (ours, theirs) = (store.handle_with(quick), store.handle_with(quick));
     ours.turn(|_| ()).wait().unwrap();
     let (tell, told) = mpsc::channel();
@@ -364,7 +482,11 @@ fn eng_208_commits_of_another_process_are_told_once_in_order() {
     })));
     for n in 1..=3 {
         theirs
-            .write(move |engine| apply(engine, "t", &commit(n, &[("of:a", n), ("of:b", n)])).map(|_| ()).unwrap())
+            .write(move |engine| {
+                apply(engine, "t", &commit(n, &[("of:a", n), ("of:b", n)]))
+                    .map(|_| ())
+                    .unwrap()
+            })
             .wait()
             .unwrap();
         assert_eq!(told.recv_timeout(Duration::from_secs(20)).unwrap(), (n, 2));
@@ -372,7 +494,11 @@ fn eng_208_commits_of_another_process_are_told_once_in_order() {
     // Without polling, an own write notices what went before it.
     let release = hold(&ours);
     theirs
-        .write(|engine| apply(engine, "t", &commit(4, &[("of:a", 4)])).map(|_| ()).unwrap())
+        .write(|engine| {
+            apply(engine, "t", &commit(4, &[("of:a", 4)]))
+                .map(|_| ())
+                .unwrap()
+        })
         .wait()
         .unwrap();
     ours.write_then(
@@ -403,14 +529,18 @@ fn eng_143_two_writers_on_one_file_never_lose_or_reuse_a_seq() {
                 (1..=60)
                     .map(|n| {
                         let session = session.clone();
-                        let write = handle.write(move |engine| apply(engine, &session, &commit(n, &[("of:a", n)])));
+                        let write =
+                            handle.write(move |engine| apply(engine, &session, &commit(n, &[("of:a", n)])));
                         write.wait().unwrap().unwrap().seq.0
                     })
                     .collect::<Vec<_>>()
             })
         })
         .collect();
-    let mut seqs: Vec<u64> = writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect();
+    let mut seqs: Vec<u64> = writers
+        .into_iter()
+        .flat_map(|writer| writer.join().unwrap())
+        .collect();
     seqs.sort_unstable();
     assert_eq!(seqs, (1..=120).collect::<Vec<_>>());
     // Each sees the whole, through caches warmed by its own writes.

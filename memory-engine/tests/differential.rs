@@ -4,11 +4,11 @@
 //!
 //! `ENGINE_DIFFERENTIAL_CASES` sets the number of schedules; the default keeps a run short.
 
-mod support;
 #[path = "support/model.rs"]
 mod model;
 #[path = "support/schedule.rs"]
 mod schedule;
+mod support;
 
 use memory_engine::{ApplyCommit, Engine, EngineOptions, ReadInstance, SnapshotPolicy, StoreLocation};
 use memory_wire::codec;
@@ -22,11 +22,19 @@ use schedule::{Action, Entropy, Memory};
 use support::NOW_MS;
 
 fn cases() -> u32 {
-    std::env::var("ENGINE_DIFFERENTIAL_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(64)
+    std::env::var("ENGINE_DIFFERENTIAL_CASES")
+        .ok()
+        .and_then(|cases| cases.parse().ok())
+        .unwrap_or(64)
 }
 
 fn apply(engine: &mut Engine, who: &Submitter, commit: &ClientCommit) -> Verdict {
-    Verdict::of(&engine.apply_commit(ApplyCommit::authored(&who.session, who.principal.as_ref(), commit, NOW_MS)))
+    Verdict::of(&engine.apply_commit(ApplyCommit::authored(
+        &who.session,
+        who.principal.as_ref(),
+        commit,
+        NOW_MS,
+    )))
 }
 
 fn text(document: Option<&Value>) -> Option<String> {
@@ -39,17 +47,36 @@ fn compare(engine: &Engine, model: &Model, what: &str) -> Result<(), TestCaseErr
     for branch in &model.branches {
         let name = BranchName::from(branch.name.as_str());
         let state = engine.branch(&name).unwrap();
-        prop_assert_eq!(state.head_seq.0, branch.head, "{}: head of {:?}", what, branch.name);
+        prop_assert_eq!(
+            state.head_seq.0,
+            branch.head,
+            "{}: head of {:?}",
+            what,
+            branch.name
+        );
         let floor = branch.parent.as_ref().map_or(0, |(_, fork)| *fork);
         for instance in schedule::instances() {
             for at in (floor..=branch.head).map(Some).chain([None]) {
                 let want = model.state(&branch.name, &instance, at.unwrap_or(u64::MAX));
                 let got = engine
-                    .read_state(&instance.id, ReadInstance::Named(&instance.scope_key), &name, at.map(Seq))
+                    .read_state(
+                        &instance.id,
+                        ReadInstance::Named(&instance.scope_key),
+                        &name,
+                        at.map(Seq),
+                    )
                     .unwrap()
                     .map(|state| state.document);
                 let (want, got) = (want.map(|d| text(d.as_ref())), got.map(|d| text(d.as_ref())));
-                prop_assert_eq!(got, want, "{}: {} on {:?} at {:?}", what, &instance, &branch.name, at);
+                prop_assert_eq!(
+                    got,
+                    want,
+                    "{}: {} on {:?} at {:?}",
+                    what,
+                    &instance,
+                    &branch.name,
+                    at
+                );
             }
         }
     }
@@ -61,10 +88,18 @@ fn compare(engine: &Engine, model: &Model, what: &str) -> Result<(), TestCaseErr
 fn coherent(model: &Model, commit: &ClientCommit, who: &Submitter, landed: u64) -> Result<(), TestCaseError> {
     for read in &commit.reads.confirmed {
         let branch = read.branch.as_ref().unwrap_or(&commit.branch).as_str();
-        let Ok(scope_key) = memory_wire::ScopeKey::resolve(read.scope, &who.identity()) else { continue };
-        let instance = InstanceId { id: read.id.clone(), scope_key };
+        let Ok(scope_key) = memory_wire::ScopeKey::resolve(read.scope, &who.identity()) else {
+            continue;
+        };
+        let instance = InstanceId {
+            id: read.id.clone(),
+            scope_key,
+        };
         let written_here = |seq: u64| {
-            model.revisions.iter().any(|r| r.branch == branch && r.instance == instance && r.seq <= seq)
+            model
+                .revisions
+                .iter()
+                .any(|r| r.branch == branch && r.instance == instance && r.seq <= seq)
         };
         // Inherited documents are not protected (ENG-331), and one that only came to be here was not read here.
         if read.seq.0 >= landed || !written_here(read.seq.0) {
@@ -72,36 +107,70 @@ fn coherent(model: &Model, commit: &ClientCommit, who: &Submitter, landed: u64) 
         }
         let observe = |at: u64| {
             let document = model.state(branch, &instance, at).flatten();
-            let found = document.as_ref().and_then(|document| document.at_path(&read.path)).cloned();
-            if read.non_recursive { found.as_ref().map(shape) } else { found.map(|v| codec::encode(&v).unwrap()) }
+            let found = document
+                .as_ref()
+                .and_then(|document| document.at_path(&read.path))
+                .cloned();
+            if read.non_recursive {
+                found.as_ref().map(shape)
+            } else {
+                found.map(|v| codec::encode(&v).unwrap())
+            }
         };
         // Not every creation of a key announces itself to shape reads: an untruthful `createsKey`, a `replace` of what was
         // not there, the outer of two levels made at once (ENG-344). `inv_2` covers the truthful ones.
         if read.non_recursive && may_create_keys(model, branch, &instance, read.seq.0, landed) {
             continue;
         }
-        prop_assert_eq!(observe(read.seq.0), observe(landed - 1), "read {:?} of commit {}", read, landed);
+        prop_assert_eq!(
+            observe(read.seq.0),
+            observe(landed - 1),
+            "read {:?} of commit {}",
+            read,
+            landed
+        );
     }
     for read in commit.reads.pending.iter().filter(|read| !read.non_recursive) {
         // Without `basisSeq` a pending read claims less (ENG-336), and a child branch inherits unprotected documents.
-        let (Some(basis), true) = (read.basis_seq, commit.branch.is_empty()) else { continue };
-        let Ok(scope_key) = memory_wire::ScopeKey::resolve(read.scope, &who.identity()) else { continue };
-        let instance = InstanceId { id: read.id.clone(), scope_key };
+        let (Some(basis), true) = (read.basis_seq, commit.branch.is_empty()) else {
+            continue;
+        };
+        let Ok(scope_key) = memory_wire::ScopeKey::resolve(read.scope, &who.identity()) else {
+            continue;
+        };
+        let instance = InstanceId {
+            id: read.id.clone(),
+            scope_key,
+        };
         let layer = |seq: u64| {
             model.commits.iter().any(|commit| {
-                commit.seq == seq && commit.session == who.key() && read.local_seqs.iter().any(|l| l.0 == commit.local_seq)
+                commit.seq == seq
+                    && commit.session == who.key()
+                    && read.local_seqs.iter().any(|l| l.0 == commit.local_seq)
             })
         };
-        let on_instance = || model.revisions.iter().filter(|r| r.branch.is_empty() && r.instance == instance);
-        let view: Vec<_> =
-            on_instance().filter(|r| r.seq < landed && (r.seq <= basis.0 || layer(r.seq))).cloned().collect();
+        let on_instance = || {
+            model
+                .revisions
+                .iter()
+                .filter(|r| r.branch.is_empty() && r.instance == instance)
+        };
+        let view: Vec<_> = on_instance()
+            .filter(|r| r.seq < landed && (r.seq <= basis.0 || layer(r.seq)))
+            .cloned()
+            .collect();
         // A `move` carries what was at its source, which the read does not name.
         if view.iter().any(|r| r.seq > basis.0 && moves(&r.change)) {
             continue;
         }
-        let Ok(seen) = model::fold(view.iter()) else { continue };
+        let Ok(seen) = model::fold(view.iter()) else {
+            continue;
+        };
         let at = |document: Option<Value>| {
-            document.as_ref().and_then(|document| document.at_path(&read.path)).map(|v| codec::encode(v).unwrap())
+            document
+                .as_ref()
+                .and_then(|document| document.at_path(&read.path))
+                .map(|v| codec::encode(v).unwrap())
         };
         let landed_on = model.state("", &instance, landed - 1).flatten();
         prop_assert_eq!(at(seen), at(landed_on), "read {:?} of commit {}", read, landed);
@@ -110,8 +179,12 @@ fn coherent(model: &Model, commit: &ClientCommit, who: &Submitter, landed: u64) 
 }
 
 fn moves(change: &model::Change) -> bool {
-    let model::Change::Patch(patches) = change else { return false };
-    patches.iter().any(|patch| matches!(patch.action(), memory_wire::patch::PatchAction::Move { .. }))
+    let model::Change::Patch(patches) = change else {
+        return false;
+    };
+    patches
+        .iter()
+        .any(|patch| matches!(patch.action(), memory_wire::patch::PatchAction::Move { .. }))
 }
 
 fn may_create_keys(model: &Model, branch: &str, instance: &InstanceId, since: u64, until: u64) -> bool {
@@ -125,17 +198,27 @@ fn may_create_keys(model: &Model, branch: &str, instance: &InstanceId, since: u6
         | PatchAction::Increment { .. } => true,
         PatchAction::Remove { .. } | PatchAction::Splice { .. } | PatchAction::RemoveByValue { .. } => false,
     };
-    let between = |r: &&model::Revision| r.branch == branch && r.instance == *instance && r.seq > since && r.seq < until;
-    model.revisions.iter().filter(between).any(|revision| match &revision.change {
-        model::Change::Patch(patches) => patches.iter().any(creates),
-        model::Change::Set(_) | model::Change::Delete => false,
-    })
+    let between = |r: &&model::Revision| {
+        r.branch == branch && r.instance == *instance && r.seq > since && r.seq < until
+    };
+    model
+        .revisions
+        .iter()
+        .filter(between)
+        .any(|revision| match &revision.change {
+            model::Change::Patch(patches) => patches.iter().any(creates),
+            model::Change::Set(_) | model::Change::Delete => false,
+        })
 }
 
 /// What a shape read sees: the kind of thing, and a container's keys or length.
 fn shape(value: &Value) -> String {
     match value {
-        Value::Object(object) => object.iter().map(|(key, _)| key.to_string()).collect::<Vec<_>>().join(","),
+        Value::Object(object) => object
+            .iter()
+            .map(|(key, _)| key.to_string())
+            .collect::<Vec<_>>()
+            .join(","),
         Value::Array(array) => format!("[{}]", array.len()),
         other => codec::encode(other).unwrap(),
     }
@@ -201,7 +284,10 @@ proptest! {
 }
 
 /// Runs gathered commits in one transaction and compares the verdicts.
-fn flush(engine: &mut Engine, group: &mut Vec<(Submitter, ClientCommit, Verdict)>) -> Result<(), TestCaseError> {
+fn flush(
+    engine: &mut Engine,
+    group: &mut Vec<(Submitter, ClientCommit, Verdict)>,
+) -> Result<(), TestCaseError> {
     let members = std::mem::take(group);
     let verdicts = engine
         .group(|engine| {

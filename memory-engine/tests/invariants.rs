@@ -1,11 +1,11 @@
 //! The invariants of ENG §13, one named test each, and the rules beside them that no vector covers. INV-1 is asserted
 //! on every schedule of `differential.rs`, INV-10 under concurrency in `actor.rs`.
 
-mod support;
 #[path = "support/model.rs"]
 mod model;
 #[path = "support/schedule.rs"]
 mod schedule;
+mod support;
 
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -34,7 +34,10 @@ use support::{NOW_MS, dump};
 const SPACE: &str = "did:key:zSpace";
 
 fn serving() -> EngineOptions {
-    EngineOptions { serving: true, ..EngineOptions::default() }
+    EngineOptions {
+        serving: true,
+        ..EngineOptions::default()
+    }
 }
 
 fn commit(local_seq: u64, mut parts: serde_json::Value) -> ClientCommit {
@@ -61,7 +64,12 @@ fn patch(id: &str, patches: serde_json::Value) -> serde_json::Value {
 }
 
 fn by(engine: &mut Engine, session: &str, commit: &ClientCommit) -> Result<Applied, EngineError> {
-    engine.apply_commit(ApplyCommit::authored(&session.into(), Some(&"did:key:zA".into()), commit, NOW_MS))
+    engine.apply_commit(ApplyCommit::authored(
+        &session.into(),
+        Some(&"did:key:zA".into()),
+        commit,
+        NOW_MS,
+    ))
 }
 
 fn number(engine: &Engine, id: &str) -> Option<Value> {
@@ -70,7 +78,17 @@ fn number(engine: &Engine, id: &str) -> Option<Value> {
 
 fn leased(engine: &mut Engine) -> LeaseHolder {
     let mut lease = LeaseHolder::new(SPACE.into(), Holder::from("did:key:zSvc#p1"), LEASE_TTL_MS);
-    assert!(lease.acquire(engine, Clocks { wall_ms: NOW_MS, monotonic_ms: 0 }).unwrap());
+    assert!(
+        lease
+            .acquire(
+                engine,
+                Clocks {
+                    wall_ms: NOW_MS,
+                    monotonic_ms: 0
+                }
+            )
+            .unwrap()
+    );
     lease
 }
 
@@ -137,41 +155,105 @@ proptest! {
 #[test]
 fn inv_3_a_dropped_layer_is_missed_exactly_when_it_overlaps() {
     let mut engine = Engine::in_memory(EngineOptions::default()).unwrap();
-    by(&mut engine, "other", &commit(1, json!({ "operations": [set("of:d", json!({ "x": 0, "y": 0 }))] }))).unwrap();
+    by(
+        &mut engine,
+        "other",
+        &commit(
+            1,
+            json!({ "operations": [set("of:d", json!({ "x": 0, "y": 0 }))] }),
+        ),
+    )
+    .unwrap();
     let replace = |path: &str| patch("of:d", json!([{ "op": "replace", "path": path, "value": 1 }]));
-    by(&mut engine, "s", &commit(1, json!({ "operations": [replace("/value/x")] }))).unwrap();
-    by(&mut engine, "s", &commit(2, json!({ "operations": [replace("/value/y")] }))).unwrap();
-    by(&mut engine, "s", &commit(3, json!({ "operations": [replace("/value/x")] }))).unwrap();
+    by(
+        &mut engine,
+        "s",
+        &commit(1, json!({ "operations": [replace("/value/x")] })),
+    )
+    .unwrap();
+    by(
+        &mut engine,
+        "s",
+        &commit(2, json!({ "operations": [replace("/value/y")] })),
+    )
+    .unwrap();
+    by(
+        &mut engine,
+        "s",
+        &commit(3, json!({ "operations": [replace("/value/x")] })),
+    )
+    .unwrap();
     let mut attempt = |local_seq: u64, layers: serde_json::Value| {
         let read = json!({ "id": "of:d", "path": ["value", "x"], "localSeq": layers, "basisSeq": 1 });
         let parts = json!({ "reads": { "pending": [read] }, "operations": [set("of:e", json!(local_seq))] });
         by(&mut engine, "s", &commit(local_seq, parts))
     };
-    assert!(matches!(attempt(4, json!([1])), Err(EngineError::StalePendingRead { conflict_seq: Seq(4), .. })));
-    assert!(matches!(attempt(4, json!([3])), Err(EngineError::StalePendingRead { conflict_seq: Seq(2), .. })));
+    assert!(matches!(
+        attempt(4, json!([1])),
+        Err(EngineError::StalePendingRead {
+            conflict_seq: Seq(4),
+            ..
+        })
+    ));
+    assert!(matches!(
+        attempt(4, json!([3])),
+        Err(EngineError::StalePendingRead {
+            conflict_seq: Seq(2),
+            ..
+        })
+    ));
     attempt(4, json!([1, 3])).expect("layer 2 wrote elsewhere");
     attempt(5, json!([1, 2, 3])).expect("naming more than needed is no harm");
-    assert!(matches!(attempt(6, json!([1, 3, 99])), Err(EngineError::PendingDependency { local_seq: LocalSeq(99) })));
+    assert!(matches!(
+        attempt(6, json!([1, 3, 99])),
+        Err(EngineError::PendingDependency {
+            local_seq: LocalSeq(99)
+        })
+    ));
 }
 
 /// INV-4: refusal cascades.
 #[test]
 fn inv_4_a_commit_that_names_a_refused_layer_is_refused() {
     let mut engine = Engine::in_memory(EngineOptions::default()).unwrap();
-    by(&mut engine, "other", &commit(1, json!({ "operations": [set("of:d", json!(0))] }))).unwrap();
+    by(
+        &mut engine,
+        "other",
+        &commit(1, json!({ "operations": [set("of:d", json!(0))] })),
+    )
+    .unwrap();
     let stale = json!({ "confirmed": [{ "id": "of:d", "path": ["value"], "seq": 0 }] });
-    let refused = by(&mut engine, "s", &commit(1, json!({ "reads": stale, "operations": [set("of:d", json!(1))] })));
+    let refused = by(
+        &mut engine,
+        "s",
+        &commit(
+            1,
+            json!({ "reads": stale, "operations": [set("of:d", json!(1))] }),
+        ),
+    );
     assert!(matches!(refused, Err(EngineError::StaleConfirmedRead { .. })));
     for local_seq in 2..5 {
         let layer = json!({ "pending": [{ "id": "of:d", "path": ["value"], "localSeq": local_seq - 1, "basisSeq": 1 }] });
-        let refused =
-            by(&mut engine, "s", &commit(local_seq, json!({ "reads": layer, "operations": [set("of:d", json!(2))] })));
-        assert!(matches!(refused, Err(EngineError::PendingDependency { local_seq: layer }) if layer.0 == local_seq - 1));
+        let refused = by(
+            &mut engine,
+            "s",
+            &commit(
+                local_seq,
+                json!({ "reads": layer, "operations": [set("of:d", json!(2))] }),
+            ),
+        );
+        assert!(
+            matches!(refused, Err(EngineError::PendingDependency { local_seq: layer }) if layer.0 == local_seq - 1)
+        );
     }
 }
 
 /// A random schedule applied to an engine and the model; returns what was submitted with its verdict.
-fn run(engine: &mut Engine, seed: u64, length: usize) -> (Model, Vec<(model::Submitter, ClientCommit, Verdict)>) {
+fn run(
+    engine: &mut Engine,
+    seed: u64,
+    length: usize,
+) -> (Model, Vec<(model::Submitter, ClientCommit, Verdict)>) {
     let mut model = Model::new();
     let mut memory = Memory::default();
     let mut submitted = Vec::new();
@@ -219,10 +301,10 @@ fn inv_5_resolutions_of_a_session_ascend_with_its_local_seqs() {
             let newest = newest.entry(who.key()).or_default();
             let in_order = commit.local_seq.0 > *newest;
             *newest = (*newest).max(commit.local_seq.0);
-            if let (Verdict::Accepted { seq, replayed: false }, true) = (verdict, in_order) {
-                if let Some((local_seq, earlier)) = last.insert(who.key(), (commit.local_seq.0, *seq)) {
-                    assert!(local_seq < commit.local_seq.0 && earlier < *seq);
-                }
+            if let (Verdict::Accepted { seq, replayed: false }, true) = (verdict, in_order)
+                && let Some((local_seq, earlier)) = last.insert(who.key(), (commit.local_seq.0, *seq))
+            {
+                assert!(local_seq < commit.local_seq.0 && earlier < *seq);
             }
         }
     }
@@ -246,15 +328,27 @@ fn inv_6_and_11_replays_agree_and_add_nothing() {
                 Verdict::Accepted { seq, .. } => {
                     let again = engine.apply_commit(apply()).unwrap();
                     assert_eq!((again.seq.0, again.replayed), (*seq, true));
-                    let other = ApplyCommit { class: CommitClass::System, ..apply() };
+                    let other = ApplyCommit {
+                        class: CommitClass::System,
+                        ..apply()
+                    };
                     let mismatch = engine.apply_commit(other).unwrap_err();
-                    assert!(matches!(mismatch, EngineError::Refused(Refusal::ReplayClassMismatch { .. })));
+                    assert!(matches!(
+                        mismatch,
+                        EngineError::Refused(Refusal::ReplayClassMismatch { .. })
+                    ));
                 }
                 _ => {
                     let key = (who.key(), commit.local_seq.0);
-                    let stored = model.commits.iter().find(|c| (c.session.clone(), c.local_seq) == key);
+                    let stored = model
+                        .commits
+                        .iter()
+                        .find(|c| (c.session.clone(), c.local_seq) == key);
                     let original = codec::encode(&commit.value).unwrap();
-                    assert!(stored.is_none_or(|stored| stored.original != original), "a refused commit left a row");
+                    assert!(
+                        stored.is_none_or(|stored| stored.original != original),
+                        "a refused commit left a row"
+                    );
                 }
             }
         }
@@ -270,8 +364,14 @@ fn inv_7_and_9_states_are_folds_under_any_snapshot_policy_and_after_reopening() 
     for (seed, (interval, retention)) in (20..).zip(policies) {
         let dir = tempfile::tempdir().unwrap();
         let location = StoreLocation::File(dir.path().join("store.sqlite"));
-        let snapshots = SnapshotPolicy { interval: NonZeroU32::new(interval), retention: NonZeroU32::new(retention) };
-        let options = EngineOptions { snapshots, ..EngineOptions::default() };
+        let snapshots = SnapshotPolicy {
+            interval: NonZeroU32::new(interval),
+            retention: NonZeroU32::new(retention),
+        };
+        let options = EngineOptions {
+            snapshots,
+            ..EngineOptions::default()
+        };
         let mut engine = Engine::open(location.clone(), options).unwrap();
         let (model, _) = run(&mut engine, seed, 80);
         drop(engine);
@@ -281,9 +381,12 @@ fn inv_7_and_9_states_are_folds_under_any_snapshot_policy_and_after_reopening() 
             for instance in schedule::instances() {
                 for at in floor..=branch.head {
                     let key = ReadInstance::Named(&instance.scope_key);
-                    let got = engine.read(&instance.id, key, &branch.name.as_str().into(), Some(Seq(at))).unwrap();
+                    let got = engine
+                        .read(&instance.id, key, &branch.name.as_str().into(), Some(Seq(at)))
+                        .unwrap();
                     let want = model.state(&branch.name, &instance, at).flatten();
-                    let text = |document: &Option<Value>| document.as_ref().map(|d| codec::encode(d).unwrap());
+                    let text =
+                        |document: &Option<Value>| document.as_ref().map(|d| codec::encode(d).unwrap());
                     assert_eq!(text(&got), text(&want), "{instance} on {:?} at {at}", branch.name);
                 }
             }
@@ -303,7 +406,10 @@ fn full_wave(lease: &LeaseHolder, local_seq: u64, sidecar: &str, basis: Seq) -> 
         ] },
     ] });
     let mut wave = WaveCommit::new(lease, commit(local_seq, parts), basis);
-    let user = ScopeIdentity { principal: Some("did:key:zA".into()), session_id: None };
+    let user = ScopeIdentity {
+        principal: Some("did:key:zA".into()),
+        session_id: None,
+    };
     wave.annotations = vec![WriteAnnotation {
         op: 1,
         scope_key: Some(ScopeKey::resolve(memory_wire::Scope::User, &user).unwrap()),
@@ -313,7 +419,10 @@ fn full_wave(lease: &LeaseHolder, local_seq: u64, sidecar: &str, basis: Seq) -> 
     wave.consequence_of = vec!["e1".into()];
     wave.derived_through = Some(basis);
     wave.basis_instances = vec![BasisInstance {
-        instance: ActionInstance { action: "act".into(), action_scope_key: ScopeKey::space() },
+        instance: ActionInstance {
+            action: "act".into(),
+            action_scope_key: ScopeKey::space(),
+        },
         rows: vec![BasisRead {
             entity_space: SPACE.into(),
             entity: "of:counter".into(),
@@ -345,7 +454,11 @@ fn inv_8_a_failure_at_any_step_leaves_every_table_as_it_was() {
         ("second revision", "INSERT ON revision", "NEW.op_index = 1"),
         ("last revision", "INSERT ON revision", "NEW.op_index = 3"),
         ("watermark revision", "INSERT ON revision", "NEW.op_index = 4"),
-        ("head of an old document", "UPDATE ON head", "NEW.id = 'of:counter'"),
+        (
+            "head of an old document",
+            "UPDATE ON head",
+            "NEW.id = 'of:counter'",
+        ),
         ("head of a new document", "INSERT ON head", "NEW.id = 'of:mine'"),
         ("branch", "UPDATE ON branch", "1"),
         ("snapshot", "INSERT ON snapshot", "1"),
@@ -356,8 +469,15 @@ fn inv_8_a_failure_at_any_step_leaves_every_table_as_it_was() {
     for grouped in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store.sqlite");
-        let snapshots = SnapshotPolicy { interval: NonZeroU32::new(1), retention: NonZeroU32::new(1) };
-        let options = EngineOptions { serving: true, snapshots, ..EngineOptions::default() };
+        let snapshots = SnapshotPolicy {
+            interval: NonZeroU32::new(1),
+            retention: NonZeroU32::new(1),
+        };
+        let options = EngineOptions {
+            serving: true,
+            snapshots,
+            ..EngineOptions::default()
+        };
         let mut engine = Engine::open(StoreLocation::File(path.clone()), options).unwrap();
         let sidecar = "of:stream-events:XaB0Z6BDVU1dU0Gmf4QGtLWAIHiB01lxtGScGnoHOys";
         let entry = json!({ "eventId": "e1", "stream": { "id": "of:poll", "path": ["votes"] } });
@@ -383,7 +503,10 @@ fn inv_8_a_failure_at_any_step_leaves_every_table_as_it_was() {
             .unwrap();
             let outcome = if grouped {
                 // A neighbour of the group must not be touched by the failure.
-                let spared = commit(50, json!({ "preconditions": [{ "kind": "origin-committed", "originLocalSeq": 1 }] }));
+                let spared = commit(
+                    50,
+                    json!({ "preconditions": [{ "kind": "origin-committed", "originLocalSeq": 1 }] }),
+                );
                 engine
                     .group(|engine| {
                         let failed = engine.apply_wave(&wave, NOW_MS, None);
@@ -402,8 +525,17 @@ fn inv_8_a_failure_at_any_step_leaves_every_table_as_it_was() {
         }
         let applied = engine.apply_wave(&wave, NOW_MS, None).unwrap();
         assert_eq!(applied.seq, Seq(3));
-        assert!(applied.revisions.iter().all(|revision| revision.seq == Seq(3) && revision.commit_seq == Seq(3)));
-        let indexes: Vec<usize> = applied.revisions.iter().map(|revision| revision.op_index).collect();
+        assert!(
+            applied
+                .revisions
+                .iter()
+                .all(|revision| revision.seq == Seq(3) && revision.commit_seq == Seq(3))
+        );
+        let indexes: Vec<usize> = applied
+            .revisions
+            .iter()
+            .map(|revision| revision.op_index)
+            .collect();
         assert_eq!(indexes, [0, 1, 2, 3, 4], "the synthetic watermark comes last");
         assert_eq!(number(&engine, "of:counter").and_then(|n| n.as_f64()), Some(3.0));
         let after = dump(&path);
@@ -420,9 +552,20 @@ fn inv_8_only_elided_operations_leave_gaps() {
     let mut engine = Engine::in_memory(EngineOptions::default()).unwrap();
     let cid = |n: i64| json!({ "op": "set", "id": "cid:fid1:blob", "value": { "value": { "n": n } } });
     by(&mut engine, "s", &commit(1, json!({ "operations": [cid(1)] }))).unwrap();
-    let applied = by(&mut engine, "s", &commit(2, json!({ "operations": [cid(1), set("of:a", json!(1)), cid(1)] }))).unwrap();
+    let applied = by(
+        &mut engine,
+        "s",
+        &commit(
+            2,
+            json!({ "operations": [cid(1), set("of:a", json!(1)), cid(1)] }),
+        ),
+    )
+    .unwrap();
     assert_eq!(applied.elided_op_indexes, Some(vec![0, 2]));
-    assert_eq!(applied.revisions.iter().map(|r| r.op_index).collect::<Vec<_>>(), [1]);
+    assert_eq!(
+        applied.revisions.iter().map(|r| r.op_index).collect::<Vec<_>>(),
+        [1]
+    );
 }
 
 /// INV-12: no derived commit touches the access list, in any shape, scope or branch, and it learns so before any conflict.
@@ -430,7 +573,15 @@ fn inv_8_only_elided_operations_leave_gaps() {
 fn inv_12_no_derived_commit_writes_the_access_list() {
     let mut engine = Engine::in_memory(serving()).unwrap();
     let list = format!("of:{SPACE}");
-    by(&mut engine, "s", &commit(1, json!({ "operations": [set(&list, json!({ "did:key:zA": "OWNER" }))] }))).unwrap();
+    by(
+        &mut engine,
+        "s",
+        &commit(
+            1,
+            json!({ "operations": [set(&list, json!({ "did:key:zA": "OWNER" }))] }),
+        ),
+    )
+    .unwrap();
     engine.create_branch(&"f".into(), &"".into(), None).unwrap();
     let lease = leased(&mut engine);
     let shapes = [
@@ -443,9 +594,17 @@ fn inv_12_no_derived_commit_writes_the_access_list() {
         let parts = json!({ "branch": branch, "operations": [set("of:x", json!(1)), shape] });
         // Basis 0 would conflict on the list, were it looked at.
         let mut wave = WaveCommit::new(&lease, commit(1, parts.clone()), Seq(0));
-        wave.annotations = vec![WriteAnnotation { op: 1, scope_key: None, acting_user: None, acting_session: None }];
+        wave.annotations = vec![WriteAnnotation {
+            op: 1,
+            scope_key: None,
+            acting_user: None,
+            acting_session: None,
+        }];
         let refused = engine.apply_wave(&wave, NOW_MS, None).unwrap_err();
-        assert!(matches!(refused, EngineError::Refused(Refusal::DerivedAclWrite)), "{shape} {refused}");
+        assert!(
+            matches!(refused, EngineError::Refused(Refusal::DerivedAclWrite)),
+            "{shape} {refused}"
+        );
         let session = lease.holder().session_id();
         let commit = commit(1, parts);
         let direct = ApplyCommit {
@@ -455,12 +614,18 @@ fn inv_12_no_derived_commit_writes_the_access_list() {
             ..ApplyCommit::authored(&session, None, &commit, NOW_MS)
         };
         let refused = engine.apply_commit(direct).unwrap_err();
-        assert!(matches!(refused, EngineError::Refused(Refusal::DerivedAclWrite)), "{shape} {refused}");
+        assert!(
+            matches!(refused, EngineError::Refused(Refusal::DerivedAclWrite)),
+            "{shape} {refused}"
+        );
     }
     // Without the lease the producer learns that first.
     let stranger = LeaseHolder::new(SPACE.into(), Holder::from("did:key:zOther#1"), LEASE_TTL_MS);
     let wave = WaveCommit::new(&stranger, commit(1, json!({ "operations": [shapes[0]] })), Seq(0));
-    assert!(matches!(engine.apply_wave(&wave, NOW_MS, None), Err(EngineError::Refused(Refusal::NoLiveLease))));
+    assert!(matches!(
+        engine.apply_wave(&wave, NOW_MS, None),
+        Err(EngineError::Refused(Refusal::NoLiveLease))
+    ));
     assert_eq!(engine.server_seq().unwrap(), Seq(1));
 }
 
@@ -469,9 +634,21 @@ fn inv_12_no_derived_commit_writes_the_access_list() {
 fn inv_13_a_missing_access_list_and_a_deleted_one_are_different_answers() {
     let mut engine = Engine::in_memory(EngineOptions::default()).unwrap();
     let list = memory_wire::well_known::acl_document_id(&SPACE.into());
-    let state = |engine: &Engine| engine.read_state(&list, ReadInstance::Space, &"".into(), None).unwrap();
+    let state = |engine: &Engine| {
+        engine
+            .read_state(&list, ReadInstance::Space, &"".into(), None)
+            .unwrap()
+    };
     assert!(state(&engine).is_none() && engine.server_seq().unwrap() == Seq(0));
-    by(&mut engine, "s", &commit(1, json!({ "operations": [{ "op": "delete", "id": list.as_str() }] }))).unwrap();
+    by(
+        &mut engine,
+        "s",
+        &commit(
+            1,
+            json!({ "operations": [{ "op": "delete", "id": list.as_str() }] }),
+        ),
+    )
+    .unwrap();
     let tombstone = state(&engine).unwrap();
     assert!(tombstone.document.is_none() && tombstone.seq == Seq(1));
 }
@@ -480,13 +657,26 @@ fn inv_13_a_missing_access_list_and_a_deleted_one_are_different_answers() {
 #[test]
 fn eng_202_a_retry_never_meets_what_was_rolled_back() {
     let mut engine = Engine::in_memory(EngineOptions::default()).unwrap();
-    by(&mut engine, "s", &commit(1, json!({ "operations": [set("of:a", json!(0))] }))).unwrap();
+    by(
+        &mut engine,
+        "s",
+        &commit(1, json!({ "operations": [set("of:a", json!(0))] })),
+    )
+    .unwrap();
     engine
         .group(|engine| {
             // Reads its own write, then fails on the second operation.
-            let operations = json!([set("of:a", json!("lost")), patch("of:b", json!([{ "op": "remove", "path": "/value" }]))]);
+            let operations = json!([
+                set("of:a", json!("lost")),
+                patch("of:b", json!([{ "op": "remove", "path": "/value" }]))
+            ]);
             assert!(by(engine, "s", &commit(2, json!({ "operations": operations }))).is_err());
-            by(engine, "s", &commit(3, json!({ "operations": [set("of:a", json!("kept"))] }))).unwrap();
+            by(
+                engine,
+                "s",
+                &commit(3, json!({ "operations": [set("of:a", json!("kept"))] })),
+            )
+            .unwrap();
             assert_eq!(number(engine, "of:a").unwrap().as_str(), Some("kept"));
         })
         .unwrap();
@@ -500,19 +690,34 @@ fn eng_202_a_retry_never_meets_what_was_rolled_back() {
 fn eng_1601_retiring_a_session_is_bounded_and_touches_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store.sqlite");
-    let snapshots = SnapshotPolicy { interval: NonZeroU32::new(2), retention: None };
-    let mut engine =
-        Engine::open(StoreLocation::File(path.clone()), EngineOptions { snapshots, ..EngineOptions::default() }).unwrap();
+    let snapshots = SnapshotPolicy {
+        interval: NonZeroU32::new(2),
+        retention: None,
+    };
+    let mut engine = Engine::open(
+        StoreLocation::File(path.clone()),
+        EngineOptions {
+            snapshots,
+            ..EngineOptions::default()
+        },
+    )
+    .unwrap();
     for local_seq in 1..=6 {
         let bump = json!([{ "op": "increment", "path": "/value", "by": 1 }]);
         let operations: Vec<_> = ["of:a", "of:b"]
             .iter()
             .flat_map(|id| {
-                ["space", "user", "session"].map(|scope| json!({ "op": "patch", "id": id, "scope": scope, "patches": bump }))
+                ["space", "user", "session"]
+                    .map(|scope| json!({ "op": "patch", "id": id, "scope": scope, "patches": bump }))
             })
             .collect();
         for session in ["dead", "live"] {
-            by(&mut engine, session, &commit(local_seq, json!({ "operations": operations }))).unwrap();
+            by(
+                &mut engine,
+                session,
+                &commit(local_seq, json!({ "operations": operations })),
+            )
+            .unwrap();
         }
     }
     let identity = |session: &str| ScopeIdentity::session("did:key:zA", session);
@@ -530,14 +735,19 @@ fn eng_1601_retiring_a_session_is_bounded_and_touches_nothing_else() {
         for table in ["head", "revision", "snapshot", "scheduler_basis"] {
             let list = rows[table].as_array_mut().unwrap();
             list.retain(|row| {
-                ["scope_key", "action_scope_key", "entity_scope_key"].iter().all(|key| row[key] != dead.as_str())
+                ["scope_key", "action_scope_key", "entity_scope_key"]
+                    .iter()
+                    .all(|key| row[key] != dead.as_str())
             });
         }
         rows
     };
     let untouched = others(&path);
     let foreseen = engine.retire_session(&dead, 1, true).unwrap();
-    assert_eq!((foreseen.heads, foreseen.revisions, foreseen.basis_rows), (2, 12, 2));
+    assert_eq!(
+        (foreseen.heads, foreseen.revisions, foreseen.basis_rows),
+        (2, 12, 2)
+    );
     assert!(foreseen.snapshots > 0);
     let mut removed = (0, 0, 0, 0);
     let mut calls = 0;
@@ -563,10 +773,20 @@ fn eng_1601_retiring_a_session_is_bounded_and_touches_nothing_else() {
             break;
         }
     }
-    assert_eq!(removed, (foreseen.heads, foreseen.revisions, foreseen.snapshots, foreseen.basis_rows));
+    assert_eq!(
+        removed,
+        (
+            foreseen.heads,
+            foreseen.revisions,
+            foreseen.snapshots,
+            foreseen.basis_rows
+        )
+    );
     let read = |session: &str| {
         let (id, key) = ("of:a".into(), key(session));
-        engine.read(&id, ReadInstance::Named(&key), &"".into(), None).unwrap()
+        engine
+            .read(&id, ReadInstance::Named(&key), &"".into(), None)
+            .unwrap()
     };
     assert!(read("dead").is_none());
     assert!(read("live").is_some());
@@ -576,14 +796,23 @@ fn eng_1601_retiring_a_session_is_bounded_and_touches_nothing_else() {
         let operations: Vec<_> = ["of:a", "of:b"]
             .iter()
             .flat_map(|id| {
-                ["space", "user", "session"].map(|scope| json!({ "op": "patch", "id": id, "scope": scope, "patches": bump }))
+                ["space", "user", "session"]
+                    .map(|scope| json!({ "op": "patch", "id": id, "scope": scope, "patches": bump }))
             })
             .collect();
-        by(&mut engine, "dead", &commit(1, json!({ "operations": operations }))).unwrap()
+        by(
+            &mut engine,
+            "dead",
+            &commit(1, json!({ "operations": operations })),
+        )
+        .unwrap()
     };
     assert!(replayed.replayed && replayed.revisions.len() == 4);
     let user = ScopeKey::resolve(memory_wire::Scope::User, &identity("dead")).unwrap();
-    assert!(matches!(engine.retire_session(&user, 1, false), Err(EngineError::NotASessionKey(_))));
+    assert!(matches!(
+        engine.retire_session(&user, 1, false),
+        Err(EngineError::NotASessionKey(_))
+    ));
 }
 
 /// ENG-208 on the engine itself: what another connection committed is reported once, over all branches.
@@ -593,16 +822,50 @@ fn eng_208_foreign_commits_are_reported_once_over_all_branches() {
     let location = StoreLocation::File(dir.path().join("store.sqlite"));
     let mut ours = Engine::open(location.clone(), EngineOptions::default()).unwrap();
     let mut theirs = Engine::open(location, EngineOptions::default()).unwrap();
-    by(&mut ours, "s", &commit(1, json!({ "operations": [set("of:a", json!(1))] }))).unwrap();
+    by(
+        &mut ours,
+        "s",
+        &commit(1, json!({ "operations": [set("of:a", json!(1))] })),
+    )
+    .unwrap();
     assert!(ours.foreign_commits().unwrap().is_empty());
-    assert_eq!(theirs.foreign_commits().unwrap().iter().map(|r| r.seq.0).collect::<Vec<_>>(), [1]);
+    assert_eq!(
+        theirs
+            .foreign_commits()
+            .unwrap()
+            .iter()
+            .map(|r| r.seq.0)
+            .collect::<Vec<_>>(),
+        [1]
+    );
     theirs.create_branch(&"f".into(), &"".into(), None).unwrap();
-    by(&mut theirs, "t", &commit(1, json!({ "branch": "f", "operations": [set("of:b", json!(1))] }))).unwrap();
-    by(&mut theirs, "t", &commit(2, json!({ "operations": [set("of:a", json!(2))] }))).unwrap();
+    by(
+        &mut theirs,
+        "t",
+        &commit(1, json!({ "branch": "f", "operations": [set("of:b", json!(1))] })),
+    )
+    .unwrap();
+    by(
+        &mut theirs,
+        "t",
+        &commit(2, json!({ "operations": [set("of:a", json!(2))] })),
+    )
+    .unwrap();
     // An own write that follows them notices them by itself.
-    by(&mut ours, "s", &commit(2, json!({ "operations": [set("of:c", json!(1))] }))).unwrap();
+    by(
+        &mut ours,
+        "s",
+        &commit(2, json!({ "operations": [set("of:c", json!(1))] })),
+    )
+    .unwrap();
     let noticed = ours.take_noticed_foreign();
-    assert_eq!(noticed.iter().map(|r| (r.seq.0, r.branch.to_string())).collect::<Vec<_>>(), [(2, "f".into()), (3, "".into())]);
+    assert_eq!(
+        noticed
+            .iter()
+            .map(|r| (r.seq.0, r.branch.to_string()))
+            .collect::<Vec<_>>(),
+        [(2, "f".into()), (3, "".into())]
+    );
     assert!(ours.foreign_commits().unwrap().is_empty());
     assert_eq!(number(&ours, "of:a").and_then(|n| n.as_f64()), Some(2.0));
 }
@@ -610,13 +873,111 @@ fn eng_208_foreign_commits_are_reported_once_over_all_branches() {
 /// ENG-381: patches are judged by the final state only, also under a policy that takes no snapshots.
 #[test]
 fn eng_381_a_patch_is_judged_by_the_final_state() {
-    let snapshots = SnapshotPolicy { interval: None, retention: None };
-    let mut engine = Engine::in_memory(EngineOptions { snapshots, ..EngineOptions::default() }).unwrap();
+    let snapshots = SnapshotPolicy {
+        interval: None,
+        retention: None,
+    };
+    let mut engine = Engine::in_memory(EngineOptions {
+        snapshots,
+        ..EngineOptions::default()
+    })
+    .unwrap();
     let bad = json!([{ "op": "remove", "path": "/value/none" }]);
-    assert!(by(&mut engine, "s", &commit(1, json!({ "operations": [patch("of:a", bad.clone())] }))).is_err());
+    assert!(
+        by(
+            &mut engine,
+            "s",
+            &commit(1, json!({ "operations": [patch("of:a", bad.clone())] }))
+        )
+        .is_err()
+    );
     let shadowed = json!({ "operations": [patch("of:a", bad), set("of:a", json!(1))] });
     by(&mut engine, "s", &commit(1, shadowed)).unwrap();
-    let patches = parse_patches(&support::value(&json!([{ "op": "remove", "path": "/value/none" }]))).unwrap();
+    let patches = parse_patches(&support::value(
+        &json!([{ "op": "remove", "path": "/value/none" }]),
+    ))
+    .unwrap();
     assert!(apply_patches(&value!({ "value": 1 }), &patches).is_err());
-    assert_eq!(engine.doc_head(&InstanceId::space("of:a"), &"".into()).unwrap(), Seq(1));
+    assert_eq!(
+        engine.doc_head(&InstanceId::space("of:a"), &"".into()).unwrap(),
+        Seq(1)
+    );
+}
+
+/// ENG-1039: a document as deep as the codec lets in is stored, patched, scanned and read on an ordinary thread's stack.
+#[test]
+fn eng_1039_the_deepest_document_is_ordinary() {
+    let mut engine = Engine::in_memory(EngineOptions::default()).unwrap();
+    let mut document = value!({ "schema": "schema-ref@2:x" });
+    for _ in 0..2_000 {
+        document = value!({ "n": document });
+    }
+    let operations = value!([
+        { "op": "set", "id": "of:deep", "value": { "value": document } },
+        { "op": "patch", "id": "of:deep", "patches": [{ "op": "move", "from": "/value/n", "path": "/value/m" }] }
+    ]);
+    let reads = value!({ "confirmed": [], "pending": [] });
+    let commit =
+        ClientCommit::from_value(&value!({ "localSeq": 1, "operations": operations, "reads": reads }))
+            .unwrap();
+    let applied = by(&mut engine, "s", &commit).unwrap();
+    assert_eq!(applied.revisions.len(), 2);
+    let path: Vec<&str> = std::iter::once("m")
+        .chain(std::iter::repeat_n("n", 1_999))
+        .chain(["schema"])
+        .collect();
+    let value = number(&engine, "of:deep").unwrap();
+    assert_eq!(
+        value.at_path(&path).and_then(Value::as_str),
+        Some("schema-ref@2:x")
+    );
+}
+
+/// ENG-1039: patches cannot nest a document beyond what has a text, whatever they are made of.
+#[test]
+fn eng_1039_patches_cannot_nest_a_document_out_of_reach() {
+    let mut engine = Engine::in_memory(EngineOptions::default()).unwrap();
+    by(
+        &mut engine,
+        "s",
+        &commit(1, json!({ "operations": [set("of:d", json!({ "a": 1 }))] })),
+    )
+    .unwrap();
+    let long = "/value".to_owned() + &"/n".repeat(900);
+    let mut refused = None;
+    for local_seq in 2..40 {
+        let deepen = json!([
+            { "op": "add", "path": format!("{long}/x"), "value": 1 },
+            { "op": "move", "from": "/value/n", "path": format!("/value/m{local_seq}") },
+            { "op": "move", "from": format!("/value/m{local_seq}"), "path": format!("{long}/x") },
+        ]);
+        let deepen = if local_seq == 2 {
+            deepen
+        } else {
+            json!([
+                { "op": "move", "from": "/value/n", "path": "/value/k" },
+                { "op": "add", "path": format!("{long}/x"), "value": 1 },
+                { "op": "move", "from": "/value/k", "path": format!("{long}/x") },
+            ])
+        };
+        if let Err(error) = by(
+            &mut engine,
+            "s",
+            &commit(local_seq, json!({ "operations": [patch("of:d", deepen)] })),
+        ) {
+            refused = Some((local_seq, error));
+            break;
+        }
+    }
+    let (local_seq, error) = refused.expect("the depth has an end");
+    assert!(matches!(error, EngineError::Encode(_)), "{error}");
+    // What was accepted can be read and told; what was refused left nothing.
+    assert_eq!(engine.server_seq().unwrap(), Seq(local_seq - 1));
+    codec::encode(
+        &engine
+            .read(&"of:d".into(), ReadInstance::Space, &"".into(), None)
+            .unwrap()
+            .unwrap(),
+    )
+    .unwrap();
 }

@@ -17,7 +17,9 @@ use memory_wire::{codec, value};
 use rusqlite::Connection;
 use serde_json::{Value as Json, json};
 use sha2::{Digest, Sha256};
-use support::{CommitArgs, Failure, NOW_MS, Spelling, branch_json, normal, rows_of, step, vector_file, vector_lines};
+use support::{
+    CommitArgs, Failure, NOW_MS, Spelling, branch_json, normal, rows_of, step, vector_file, vector_lines,
+};
 
 const FILES: [&str; 3] = ["authored.sqlite", "served.sqlite", "legacy.sqlite"];
 
@@ -36,15 +38,32 @@ impl Copy {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(file);
         std::fs::copy(vector_file("stores").join(file), &path).unwrap();
-        let lines: Vec<Json> = vector_lines("stores/stores.jsonl").into_iter().filter(|l| l["file"] == *file).collect();
+        let lines: Vec<Json> = vector_lines("stores/stores.jsonl")
+            .into_iter()
+            .filter(|l| l["file"] == *file)
+            .collect();
         let store = lines.iter().find(|line| line["kind"] == "store").unwrap();
         let serving = store.get("serverExecution") == Some(&Json::Bool(true));
-        let options = EngineOptions { serving, ..EngineOptions::default() };
-        Copy { _dir: dir, path, lines, options, failures: Vec::new(), checked: BTreeMap::new() }
+        let options = EngineOptions {
+            serving,
+            ..EngineOptions::default()
+        };
+        Copy {
+            _dir: dir,
+            path,
+            lines,
+            options,
+            failures: Vec::new(),
+            checked: BTreeMap::new(),
+        }
     }
 
     fn kind(&self, kind: &'static str) -> Vec<Json> {
-        self.lines.iter().filter(|line| line["kind"] == *kind).cloned().collect()
+        self.lines
+            .iter()
+            .filter(|line| line["kind"] == *kind)
+            .cloned()
+            .collect()
     }
 
     fn open(&self) -> Engine {
@@ -54,7 +73,8 @@ impl Copy {
     fn check(&mut self, kind: &'static str, what: impl std::fmt::Display, got: Json, want: &Json) {
         *self.checked.entry(kind).or_default() += 1;
         if normal(&got) != normal(want) {
-            self.failures.push(format!("{kind} {what}\n  want {want}\n  got  {got}"));
+            self.failures
+                .push(format!("{kind} {what}\n  want {want}\n  got  {got}"));
         }
     }
 
@@ -65,26 +85,38 @@ impl Copy {
 }
 
 fn sha(text: &str) -> String {
-    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    Sha256::digest(text.as_bytes())
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 fn doc_hash(document: Option<&Value>) -> Json {
-    document.map_or(Json::Null, |document| sha(&codec::encode(document).unwrap())[..12].into())
+    document.map_or(Json::Null, |document| {
+        sha(&codec::encode(document).unwrap())[..12].into()
+    })
 }
 
 /// Schema texts as the vectors normalise them.
 fn normal_sql(sql: &str) -> String {
-    let mut text: String = sql.lines().map(|line| line.split("--").next().unwrap()).collect::<Vec<_>>().join(" ");
+    let mut text: String = sql
+        .lines()
+        .map(|line| line.split("--").next().unwrap())
+        .collect::<Vec<_>>()
+        .join(" ");
     text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     for mark in ["(", ")", ","] {
-        text = text.replace(&format!(" {mark}"), mark).replace(&format!("{mark} "), mark);
+        text = text
+            .replace(&format!(" {mark}"), mark)
+            .replace(&format!("{mark} "), mark);
     }
     text.trim().to_owned()
 }
 
 fn schema_of(conn: &Connection) -> Json {
-    let mut statement =
-        conn.prepare("SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name").unwrap();
+    let mut statement = conn
+        .prepare("SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name")
+        .unwrap();
     let objects = statement.query_map([], |row| {
         let sql: Option<String> = row.get(3)?;
         Ok(json!({
@@ -113,14 +145,34 @@ fn read_back(file: &str) {
     let conn = Connection::open(&copy.path).unwrap();
 
     let store = copy.kind("store").remove(0);
-    copy.check("store", "legacy refs", engine.legacy_refs_required().into(), &store["legacyRefsRequired"]);
-    copy.check("store", "server seq", engine.server_seq().unwrap().0.into(), &store["serverSeq"]);
+    copy.check(
+        "store",
+        "legacy refs",
+        engine.legacy_refs_required().into(),
+        &store["legacyRefsRequired"],
+    );
+    copy.check(
+        "store",
+        "server seq",
+        engine.server_seq().unwrap().0.into(),
+        &store["serverSeq"],
+    );
     for (branch, seq) in store["headSeq"].as_object().unwrap() {
-        copy.check("store", branch, engine.head_seq(&branch.as_str().into()).unwrap().0.into(), seq);
+        copy.check(
+            "store",
+            branch,
+            engine.head_seq(&branch.as_str().into()).unwrap().0.into(),
+            seq,
+        );
     }
     let branches: Json = engine.list_branches().unwrap().iter().map(branch_json).collect();
     copy.check("store", "branches", branches, &store["branches"]);
-    let ids: Json = engine.list_entity_ids().unwrap().iter().map(|id| Json::from(id.as_str())).collect();
+    let ids: Json = engine
+        .list_entity_ids()
+        .unwrap()
+        .iter()
+        .map(|id| Json::from(id.as_str()))
+        .collect();
     copy.check("store", "ids", ids, &store["entityIds"]);
 
     for line in copy.kind("schema") {
@@ -133,7 +185,10 @@ fn read_back(file: &str) {
             for row in &mut rows {
                 let name = row["name"].as_str().unwrap();
                 let deleted = "SELECT deleted_at IS NOT NULL FROM branch WHERE name = ?1";
-                row["has_deleted_at"] = conn.query_row(deleted, [name], |row| row.get::<_, i64>(0)).unwrap().into();
+                row["has_deleted_at"] = conn
+                    .query_row(deleted, [name], |row| row.get::<_, i64>(0))
+                    .unwrap()
+                    .into();
             }
         }
         copy.check("table", table, sorted(&rows.into()), &sorted(&line["rows"]));
@@ -143,10 +198,13 @@ fn read_back(file: &str) {
     for line in copy.kind("commit") {
         let row = commits.iter().find(|row| row["seq"] == line["seq"]).unwrap();
         let decoded = |text: &Json| {
-            text.as_str().map_or(Json::Null, |text| support::json(&codec::decode(text).unwrap()))
+            text.as_str()
+                .map_or(Json::Null, |text| support::json(&codec::decode(text).unwrap()))
         };
         let original = row["original"].as_str().unwrap();
-        let written = revisions.iter().filter(|revision| revision["commit_seq"] == line["seq"]);
+        let written = revisions
+            .iter()
+            .filter(|revision| revision["commit_seq"] == line["seq"]);
         let got = json!({
             "seq": row["seq"], "branch": row["branch"], "sessionKey": row["session_id"], "localSeq": row["local_seq"],
             "class": row["class"], "holder": row["holder"], "annotations": decoded(&row["annotations"]),
@@ -171,7 +229,14 @@ fn read_back(file: &str) {
     }
     let read = |branch: &str, id: &str, key: &str, at: Option<Seq>| {
         let key = ScopeKey::parse(key).unwrap();
-        engine.read_state(&EntityId::from(id), ReadInstance::Named(&key), &BranchName::from(branch), at).unwrap()
+        engine
+            .read_state(
+                &EntityId::from(id),
+                ReadInstance::Named(&key),
+                &BranchName::from(branch),
+                at,
+            )
+            .unwrap()
     };
     for line in copy.kind("current") {
         let text = |key: &str| line[key].as_str().unwrap().to_owned();
@@ -182,11 +247,21 @@ fn read_back(file: &str) {
                 "opIndex": state.op_index, "op": state.op.as_str(), "doc": doc_hash(state.document.as_ref())
             })
         });
-        copy.check("current", format!("{} {} {}", line["branch"], line["id"], line["scopeKey"]), got, &line["state"]);
+        copy.check(
+            "current",
+            format!("{} {} {}", line["branch"], line["id"], line["scopeKey"]),
+            got,
+            &line["state"],
+        );
     }
     let known: BTreeSet<(String, String)> = revisions
         .iter()
-        .map(|row| (row["id"].as_str().unwrap().to_owned(), row["scope_key"].as_str().unwrap().to_owned()))
+        .map(|row| {
+            (
+                row["id"].as_str().unwrap().to_owned(),
+                row["scope_key"].as_str().unwrap().to_owned(),
+            )
+        })
         .collect();
     for line in copy.kind("at") {
         let branch = line["branch"].as_str().unwrap();
@@ -194,14 +269,29 @@ fn read_back(file: &str) {
         let states = known.iter().filter_map(|(id, key)| {
             let state = read(branch, id, key, Some(at))?;
             Some(json!([
-                id, key, state.branch.as_str(), state.seq.0, state.op_index, state.op.as_str(),
+                id,
+                key,
+                state.branch.as_str(),
+                state.seq.0,
+                state.op_index,
+                state.op.as_str(),
                 doc_hash(state.document.as_ref())
             ]))
         });
         let states: Json = states.collect();
-        copy.check("at", format!("{branch} {at}"), sorted(&states), &sorted(&line["states"]));
+        copy.check(
+            "at",
+            format!("{branch} {at}"),
+            sorted(&states),
+            &sorted(&line["states"]),
+        );
         let absent = known.len() - states.as_array().unwrap().len();
-        copy.check("at", format!("{branch} {at} absent"), absent.into(), &line["absent"]);
+        copy.check(
+            "at",
+            format!("{branch} {at} absent"),
+            absent.into(),
+            &line["absent"],
+        );
     }
     for line in copy.kind("doc") {
         if let Some(text) = line["document"].as_str() {
@@ -219,8 +309,20 @@ fn read_back(file: &str) {
     drop(engine);
     let mut engine = copy.open();
     for line in copy.kind("scan") {
-        let got = step(&mut engine, line["what"].as_str().unwrap(), &line["args"], None, Spelling::Plain).unwrap();
-        copy.check("scan", format!("{} {}", line["what"], line["args"]), got, &line["expect"]);
+        let got = step(
+            &mut engine,
+            line["what"].as_str().unwrap(),
+            &line["args"],
+            None,
+            Spelling::Plain,
+        )
+        .unwrap();
+        copy.check(
+            "scan",
+            format!("{} {}", line["what"], line["args"]),
+            got,
+            &line["expect"],
+        );
     }
     copy.finish(file);
 }
@@ -235,8 +337,15 @@ fn write_on(file: &str) {
             let conn = Connection::open(&copy.path).unwrap();
             Ok(sorted(&rows_of(&conn, args["table"].as_str().unwrap()).into()))
         } else {
-            let commit = line.get("commit").and_then(Json::as_str).map(|text| codec::decode(text).unwrap());
-            let spelling = if verb.starts_with("select") { Spelling::Plain } else { Spelling::Text };
+            let commit = line
+                .get("commit")
+                .and_then(Json::as_str)
+                .map(|text| codec::decode(text).unwrap());
+            let spelling = if verb.starts_with("select") {
+                Spelling::Plain
+            } else {
+                Spelling::Text
+            };
             step(&mut engine, verb, args, commit, spelling)
         };
         let got = match got {
@@ -258,9 +367,15 @@ fn write_on(file: &str) {
     }
     drop(engine);
     let conn = Connection::open(&copy.path).unwrap();
-    let verdict: String = conn.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+    let verdict: String = conn
+        .query_row("PRAGMA integrity_check", [], |row| row.get(0))
+        .unwrap();
     copy.check("integrity", "", verdict.into(), &"ok".into());
-    let orphans: i64 = conn.query_row("SELECT COUNT(*) FROM pragma_foreign_key_check", [], |row| row.get(0)).unwrap();
+    let orphans: i64 = conn
+        .query_row("SELECT COUNT(*) FROM pragma_foreign_key_check", [], |row| {
+            row.get(0)
+        })
+        .unwrap();
     copy.check("integrity", "foreign keys", orphans.into(), &0.into());
     let page_size: i64 = conn.query_row("PRAGMA page_size", [], |row| row.get(0)).unwrap();
     let stored = copy.kind("store").remove(0)["pageSize"].clone();
@@ -278,19 +393,42 @@ fn rebuild(file: &str) {
     let path = dir.path().join("rebuilt.sqlite");
     let mut engine = Engine::open(StoreLocation::File(path.clone()), copy.options).unwrap();
     let mut leased: Option<Holder> = None;
-    let branch_events: Vec<Json> = store.get("branchEvents").and_then(Json::as_array).cloned().unwrap_or_default();
+    let branch_events: Vec<Json> = store
+        .get("branchEvents")
+        .and_then(Json::as_array)
+        .cloned()
+        .unwrap_or_default();
     let refused = copy.kind("refused");
     for row in rows_of(&theirs, "commit") {
         let before = row["seq"].as_u64().unwrap() - 1;
         for event in branch_events.iter().filter(|event| event["afterSeq"] == before) {
             let args = json!({ "name": event["name"], "options": event });
-            let state = step(&mut engine, event["do"].as_str().unwrap(), &args, None, Spelling::Plain).unwrap();
-            copy.check("branch event", &event["name"], state, event.get("state").unwrap_or(&Json::Null));
+            let state = step(
+                &mut engine,
+                event["do"].as_str().unwrap(),
+                &args,
+                None,
+                Spelling::Plain,
+            )
+            .unwrap();
+            copy.check(
+                "branch event",
+                &event["name"],
+                state,
+                event.get("state").unwrap_or(&Json::Null),
+            );
         }
         for line in refused.iter().filter(|line| line["atSeq"] == before) {
-            let got = attempt(&mut engine, line).expect_err("the attempt was refused").json();
+            let got = attempt(&mut engine, line)
+                .expect_err("the attempt was refused")
+                .json();
             copy.check("refused", &line["note"], got, &line["error"]);
-            copy.check("refused", "left no commit", engine.server_seq().unwrap().0.into(), &before.into());
+            copy.check(
+                "refused",
+                "left no commit",
+                engine.server_seq().unwrap().0.into(),
+                &before.into(),
+            );
         }
         let class = CommitClass::from_name(row["class"].as_str().unwrap()).unwrap();
         let text = |key: &str| row[key].as_str().map(str::to_owned);
@@ -326,7 +464,10 @@ fn rebuild(file: &str) {
             ("holder", text("holder").map(Json::from)),
             ("annotations", list("annotations")),
             ("consequenceOf", list("consequence_of")),
-            ("derivedThrough", Some(row["derived_through"].clone()).filter(|seq| !seq.is_null())),
+            (
+                "derivedThrough",
+                Some(row["derived_through"].clone()).filter(|seq| !seq.is_null()),
+            ),
             ("delegated", delegated),
         ] {
             if let Some(given) = given {
@@ -335,18 +476,46 @@ fn rebuild(file: &str) {
         }
         let commit = codec::decode(row["original"].as_str().unwrap()).unwrap();
         let applied = apply(&mut engine, &args, commit);
-        copy.check("rebuilt", &row["seq"], applied.map_or_else(|error| error.json(), Json::from), &row["seq"]);
+        copy.check(
+            "rebuilt",
+            &row["seq"],
+            applied.map_or_else(|error| error.json(), Json::from),
+            &row["seq"],
+        );
     }
     let last = store["serverSeq"].as_u64().unwrap();
-    for event in branch_events.iter().filter(|event| event["afterSeq"].as_u64() >= Some(last)) {
+    for event in branch_events
+        .iter()
+        .filter(|event| event["afterSeq"].as_u64() >= Some(last))
+    {
         let args = json!({ "name": event["name"], "options": event });
-        step(&mut engine, event["do"].as_str().unwrap(), &args, None, Spelling::Plain).unwrap();
+        step(
+            &mut engine,
+            event["do"].as_str().unwrap(),
+            &args,
+            None,
+            Spelling::Plain,
+        )
+        .unwrap();
     }
     drop(engine);
     let ours = Connection::open(&path).unwrap();
-    for table in ["commit", "revision", "head", "snapshot", "branch", "invocation", "authorization"] {
+    for table in [
+        "commit",
+        "revision",
+        "head",
+        "snapshot",
+        "branch",
+        "invocation",
+        "authorization",
+    ] {
         let (want, got) = (rows_of(&theirs, table), rows_of(&ours, table));
-        copy.check("rebuilt table", format!("{table} size"), got.len().into(), &want.len().into());
+        copy.check(
+            "rebuilt table",
+            format!("{table} size"),
+            got.len().into(),
+            &want.len().into(),
+        );
         for (want, got) in want.iter().zip(got) {
             copy.check("rebuilt table", table, got, want);
         }
@@ -402,7 +571,11 @@ fn attempt(engine: &mut Engine, line: &Json) -> Result<Json, Failure> {
             })
         }
     };
-    let verb = if line["args"].get("waveBasis").is_some() { "applyWaveCommit" } else { "applyCommit" };
+    let verb = if line["args"].get("waveBasis").is_some() {
+        "applyWaveCommit"
+    } else {
+        "applyCommit"
+    };
     step(engine, verb, &line["args"], Some(commit), Spelling::Text)
 }
 

@@ -5,8 +5,8 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use memory_engine::store_path::{StoreRoot, encoded_space_id};
 use memory_engine::EngineError;
+use memory_engine::store_path::{StoreRoot, encoded_space_id};
 use memory_wire::ids::{EntityId, EventId, SpaceId};
 use memory_wire::scope_key::{Scope, ScopeIdentity, ScopeKey, is_scope_key, scope_of};
 use memory_wire::{codec, hash, well_known};
@@ -14,7 +14,14 @@ use serde_json::{Value as Json, json};
 use support::{value, vector_lines};
 
 /// Kinds of this file that belong to the SQLite builtin's own vector test.
-const SQLITE_BUILTIN: [&str; 6] = ["cell-db-token", "cell-db-file", "guard", "write-target", "row-label", "create-table"];
+const SQLITE_BUILTIN: [&str; 6] = [
+    "cell-db-token",
+    "cell-db-file",
+    "guard",
+    "write-target",
+    "row-label",
+    "create-table",
+];
 
 #[test]
 fn small_functions_answer_as_the_vectors_say() {
@@ -39,7 +46,10 @@ fn small_functions_answer_as_the_vectors_say() {
                     Ok(path) => json!({ "ok": path }),
                     Err(error) => json!({ "error": { "name": error.name(), "message": error.to_string() } }),
                 };
-                let path = |root: StoreRoot| root.store_path(&space).map(|path| path.to_str().unwrap().to_owned());
+                let path = |root: StoreRoot| {
+                    root.store_path(&space)
+                        .map(|path| path.to_str().unwrap().to_owned())
+                };
                 check("encoded", stated(encoded_space_id(&space)), &line["encoded"]);
                 for (what, root) in [
                     ("directory", StoreRoot::direct(text("directoryStore"))),
@@ -52,22 +62,55 @@ fn small_functions_answer_as_the_vectors_say() {
             }
             "store-root" => {
                 let directory = |root: StoreRoot| Json::from(root.directory().to_str().unwrap());
-                check("dir", directory(StoreRoot::direct(text("from")).unwrap()), &line["dir"]);
-                check("root", directory(StoreRoot::direct(text("from")).unwrap()), &line["root"]);
+                check(
+                    "dir",
+                    directory(StoreRoot::direct(text("from")).unwrap()),
+                    &line["dir"],
+                );
+                check(
+                    "root",
+                    directory(StoreRoot::direct(text("from")).unwrap()),
+                    &line["root"],
+                );
                 if let Some(server) = line.get("serverDir") {
-                    check("serverDir", directory(StoreRoot::configured(text("from")).unwrap()), server);
+                    check(
+                        "serverDir",
+                        directory(StoreRoot::configured(text("from")).unwrap()),
+                        server,
+                    );
                 }
             }
             "store-filename" => {
-                let root = if text("mode") == "single" { "/data/space.sqlite" } else { "/data/mem" };
+                let root = if text("mode") == "single" {
+                    "/data/space.sqlite"
+                } else {
+                    "/data/mem"
+                };
                 let space = StoreRoot::direct(root).unwrap().space_of_stem(text("stem"));
-                check("space", space.map_or(Json::Null, |space| space.as_str().into()), &line["space"]);
+                check(
+                    "space",
+                    space.map_or(Json::Null, |space| space.as_str().into()),
+                    &line["space"],
+                );
             }
             "stream-doc-id" => {
                 let stream = &line["stream"];
-                let path: Vec<&str> = stream["path"].as_array().unwrap().iter().map(|s| s.as_str().unwrap()).collect();
-                let scope = stream.get("scope").and_then(Json::as_str).and_then(Scope::from_name).unwrap_or_default();
-                let id = well_known::stream_sidecar_id(&EntityId::from(stream["id"].as_str().unwrap()), &path, scope);
+                let path: Vec<&str> = stream["path"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|s| s.as_str().unwrap())
+                    .collect();
+                let scope = stream
+                    .get("scope")
+                    .and_then(Json::as_str)
+                    .and_then(Scope::from_name)
+                    .unwrap_or_default();
+                let id = well_known::stream_sidecar_id(
+                    &EntityId::from(stream["id"].as_str().unwrap()),
+                    &path,
+                    scope,
+                );
                 check("id", id.as_str().into(), &line["id"]);
             }
             "effect-nonce" => {
@@ -77,11 +120,19 @@ fn small_functions_answer_as_the_vectors_say() {
             "precondition-hash" => {
                 let value = value(&line["value"]);
                 check("encoded", codec::encode(&value).unwrap().into(), &line["encoded"]);
-                check("hash", hash::precondition_value_hash(&value).unwrap().into(), &line["hash"]);
+                check(
+                    "hash",
+                    hash::precondition_value_hash(&value).unwrap().into(),
+                    &line["hash"],
+                );
             }
             "scope-key" => {
                 check("canonical", is_scope_key(text("key")).into(), &line["canonical"]);
-                check("parse", ScopeKey::parse(text("key")).is_ok().into(), &line["canonical"]);
+                check(
+                    "parse",
+                    ScopeKey::parse(text("key")).is_ok().into(),
+                    &line["canonical"],
+                );
                 check("scope", scope_of(text("key")).as_str().into(), &line["scope"]);
             }
             "scope-key-build" => {

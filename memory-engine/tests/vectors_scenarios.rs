@@ -21,8 +21,10 @@ fn engine_scenarios_answer_and_store_exactly_what_the_vectors_say() {
         };
         if let Some(open) = scenario.get("open") {
             let number = |key: &str| std::num::NonZeroU32::new(open[key].as_u64().unwrap() as u32);
-            options.snapshots =
-                SnapshotPolicy { interval: number("snapshotInterval"), retention: number("snapshotRetention") };
+            options.snapshots = SnapshotPolicy {
+                interval: number("snapshotInterval"),
+                retention: number("snapshotRetention"),
+            };
         }
         let mut engine = Engine::open(StoreLocation::File(path.clone()), options).unwrap();
         for (index, vector) in scenario["steps"].as_array().unwrap().iter().enumerate() {
@@ -35,14 +37,20 @@ fn engine_scenarios_answer_and_store_exactly_what_the_vectors_say() {
                 Err(error) => serde_json::json!({ "error": error.json() }),
             };
             if normal(&got) != normal(&vector["expect"]) {
-                failures.push(format!("{name} · step {index} {verb}\n  want {}\n  got  {got}", vector["expect"]));
+                failures.push(format!(
+                    "{name} · step {index} {verb}\n  want {}\n  got  {got}",
+                    vector["expect"]
+                ));
             }
         }
         drop(engine);
         let got = dumped(&path);
         for (table, rows) in scenario["store"].as_object().unwrap() {
             if normal(&got[table]) != normal(rows) {
-                failures.push(format!("{name} · table {table}\n  want {rows}\n  got  {}", got[table]));
+                failures.push(format!(
+                    "{name} · table {table}\n  want {rows}\n  got  {}",
+                    got[table]
+                ));
             }
         }
         let tables = |json: &Json| json.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
@@ -50,7 +58,11 @@ fn engine_scenarios_answer_and_store_exactly_what_the_vectors_say() {
             failures.push(format!("{name} · tables {:?}", tables(&got)));
         }
     }
-    println!("scenarios: {} scenarios, {steps} steps, {} failures", scenarios.len(), failures.len());
+    println!(
+        "scenarios: {} scenarios, {steps} steps, {} failures",
+        scenarios.len(),
+        failures.len()
+    );
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     assert_eq!(scenarios.len(), 24);
 }
@@ -59,7 +71,12 @@ fn engine_scenarios_answer_and_store_exactly_what_the_vectors_say() {
 /// the branch table left out while it holds nothing but the untouched default branch.
 fn dumped(path: &std::path::Path) -> Json {
     let mut rows = dump(path);
-    for lease in rows.get_mut("execution_lease").and_then(Json::as_array_mut).into_iter().flatten() {
+    for lease in rows
+        .get_mut("execution_lease")
+        .and_then(Json::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
         let expires_at = lease["expires_at"].as_i64().unwrap();
         lease["expires_at"] = (expires_at as i32).into();
     }

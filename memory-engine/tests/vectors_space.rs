@@ -14,7 +14,10 @@ const SPACE: &str = "did:key:zSpace";
 const HOLDER: &str = "did:key:zSvc#p1";
 
 fn lines(kind: &str) -> Vec<Json> {
-    vector_lines("space-server.jsonl").into_iter().filter(|line| line["kind"] == *kind).collect()
+    vector_lines("space-server.jsonl")
+        .into_iter()
+        .filter(|line| line["kind"] == *kind)
+        .collect()
 }
 
 #[test]
@@ -22,13 +25,20 @@ fn streams_and_effects_behave_as_the_serving_loop_expects() {
     let mut failures = Vec::new();
     let vectors = lines("engine");
     for line in &vectors {
-        let mut engine = Engine::in_memory(EngineOptions { serving: true, ..EngineOptions::default() }).unwrap();
+        let mut engine = Engine::in_memory(EngineOptions {
+            serving: true,
+            ..EngineOptions::default()
+        })
+        .unwrap();
         let mut local_seq = 0;
         for (index, input) in line["input"]["steps"].as_array().unwrap().iter().enumerate() {
             let want = &line["expected"][index];
             let got = run(&mut engine, input, &mut local_seq);
             if normal(&got) != normal(want) {
-                failures.push(format!("{} · step {index} {}\n  want {want}\n  got  {got}", line["name"], input["do"]));
+                failures.push(format!(
+                    "{} · step {index} {}\n  want {want}\n  got  {got}",
+                    line["name"], input["do"]
+                ));
             }
         }
     }
@@ -40,7 +50,9 @@ fn streams_and_effects_behave_as_the_serving_loop_expects() {
 fn run(engine: &mut Engine, input: &Json, local_seq: &mut u64) -> Json {
     match input["do"].as_str().unwrap() {
         "lease" => {
-            let held = engine.acquire(&SPACE.into(), &Holder::from(HOLDER), NOW_MS, LEASE_TTL_MS).unwrap();
+            let held = engine
+                .acquire(&SPACE.into(), &Holder::from(HOLDER), NOW_MS, LEASE_TTL_MS)
+                .unwrap();
             if held { "ok".into() } else { "refused".into() }
         }
         class @ ("authored" | "derived") => {
@@ -52,7 +64,9 @@ fn run(engine: &mut Engine, input: &Json, local_seq: &mut u64) -> Json {
                 commit["eventAppends"] = appends.clone();
             }
             let mut args = match class {
-                "derived" => json!({ "sessionId": HOLDER, "holder": HOLDER, "space": SPACE, "commitClass": "derived" }),
+                "derived" => {
+                    json!({ "sessionId": HOLDER, "holder": HOLDER, "space": SPACE, "commitClass": "derived" })
+                }
                 _ => json!({ "sessionId": "sess-1", "principal": "did:key:zU1", "space": SPACE }),
             };
             for key in ["annotations", "consequenceOf"] {
@@ -60,7 +74,13 @@ fn run(engine: &mut Engine, input: &Json, local_seq: &mut u64) -> Json {
                     args[key] = given.clone();
                 }
             }
-            match step(engine, "applyCommit", &args, Some(value(&commit)), Spelling::Plain) {
+            match step(
+                engine,
+                "applyCommit",
+                &args,
+                Some(value(&commit)),
+                Spelling::Plain,
+            ) {
                 Ok(applied) => json!({ "seq": applied["seq"] }),
                 Err(error) => {
                     let error = error.json();
@@ -72,11 +92,30 @@ fn run(engine: &mut Engine, input: &Json, local_seq: &mut u64) -> Json {
             let key = input.get("scopeKey").and_then(Json::as_str).unwrap_or("space");
             let key = ScopeKey::parse(key).unwrap();
             let id = input["id"].as_str().unwrap().into();
-            let document = engine.read(&id, ReadInstance::Named(&key), &"".into(), None).unwrap();
-            document.as_ref().and_then(|document| document.member("value")).map_or(Json::Null, support::json)
+            let document = engine
+                .read(&id, ReadInstance::Named(&key), &"".into(), None)
+                .unwrap();
+            document
+                .as_ref()
+                .and_then(|document| document.member("value"))
+                .map_or(Json::Null, support::json)
         }
-        "pending" => step(engine, "selectPendingStreamEventDocs", &json!({}), None, Spelling::Plain).unwrap(),
-        "retirable" => step(engine, "selectRetirableEffects", &json!({}), None, Spelling::Plain).unwrap(),
+        "pending" => step(
+            engine,
+            "selectPendingStreamEventDocs",
+            &json!({}),
+            None,
+            Spelling::Plain,
+        )
+        .unwrap(),
+        "retirable" => step(
+            engine,
+            "selectRetirableEffects",
+            &json!({}),
+            None,
+            Spelling::Plain,
+        )
+        .unwrap(),
         other => panic!("unknown step {other}"),
     }
 }
@@ -97,12 +136,18 @@ fn a_lease_changes_hands_as_the_vectors_say() {
             .unwrap()
             .iter()
             .map(|(who, holder)| {
-                (who.clone(), LeaseHolder::new(space.clone(), Holder::from(holder.as_str().unwrap()), ttl))
+                (
+                    who.clone(),
+                    LeaseHolder::new(space.clone(), Holder::from(holder.as_str().unwrap()), ttl),
+                )
             })
             .collect();
         for (index, input) in line["input"]["steps"].as_array().unwrap().iter().enumerate() {
             let at = input["at"].as_i64().unwrap();
-            let now = Clocks { wall_ms: at, monotonic_ms: at };
+            let now = Clocks {
+                wall_ms: at,
+                monotonic_ms: at,
+            };
             let lease = holders.get_mut(input["who"].as_str().unwrap()).unwrap();
             let result = match input["op"].as_str().unwrap() {
                 "acquire" => lease.acquire(&mut engine, now).unwrap().into(),
@@ -127,7 +172,10 @@ fn a_lease_changes_hands_as_the_vectors_say() {
             });
             let want = &line["expected"][index];
             if got != *want {
-                failures.push(format!("{} · step {index} {input}\n  want {want}\n  got  {got}", line["name"]));
+                failures.push(format!(
+                    "{} · step {index} {input}\n  want {want}\n  got  {got}",
+                    line["name"]
+                ));
             }
         }
     }
@@ -141,7 +189,12 @@ fn the_service_of_a_holder_is_split_off_as_the_vectors_say() {
     let vectors = lines("lease-holder-split");
     for line in &vectors {
         let holder = Holder::from(line["input"]["holder"].as_str().unwrap());
-        assert_eq!(holder.service().as_str(), line["expected"].as_str().unwrap(), "{}", line["name"]);
+        assert_eq!(
+            holder.service().as_str(),
+            line["expected"].as_str().unwrap(),
+            "{}",
+            line["name"]
+        );
     }
     assert_eq!(vectors.len(), 4);
 }

@@ -8,14 +8,28 @@ use crate::error::EngineError;
 use crate::lease::{Holder, LeaseTable};
 
 impl LeaseTable for EngineHandle {
-    fn acquire(&mut self, space: &SpaceId, holder: &Holder, now_ms: i64, ttl_ms: i64) -> Result<bool, EngineError> {
+    fn acquire(
+        &mut self,
+        space: &SpaceId,
+        holder: &Holder,
+        now_ms: i64,
+        ttl_ms: i64,
+    ) -> Result<bool, EngineError> {
         let (space, holder) = (space.clone(), holder.clone());
-        self.turn(move |engine| engine.acquire(&space, &holder, now_ms, ttl_ms)).wait()?
+        self.turn(move |engine| engine.acquire(&space, &holder, now_ms, ttl_ms))
+            .wait()?
     }
 
-    fn renew(&mut self, space: &SpaceId, holder: &Holder, now_ms: i64, ttl_ms: i64) -> Result<bool, EngineError> {
+    fn renew(
+        &mut self,
+        space: &SpaceId,
+        holder: &Holder,
+        now_ms: i64,
+        ttl_ms: i64,
+    ) -> Result<bool, EngineError> {
         let (space, holder) = (space.clone(), holder.clone());
-        self.turn(move |engine| engine.renew(&space, &holder, now_ms, ttl_ms)).wait()?
+        self.turn(move |engine| engine.renew(&space, &holder, now_ms, ttl_ms))
+            .wait()?
     }
 
     fn release(&mut self, space: &SpaceId, holder: &Holder) -> Result<(), EngineError> {
@@ -25,6 +39,7 @@ impl LeaseTable for EngineHandle {
 
     fn live_holder(&mut self, space: &SpaceId, now_ms: i64) -> Result<Option<Holder>, EngineError> {
         let space = space.clone();
-        self.read(move |reader| reader.live_holder(&space, now_ms)).wait()?
+        self.read(move |reader| reader.live_holder(&space, now_ms))
+            .wait()?
     }
 }

@@ -71,7 +71,9 @@ impl Drop for Owner {
 
 impl std::fmt::Debug for EngineHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EngineHandle").field("location", self.0.queue.location()).finish_non_exhaustive()
+        f.debug_struct("EngineHandle")
+            .field("location", self.0.queue.location())
+            .finish_non_exhaustive()
     }
 }
 
@@ -112,7 +114,9 @@ impl EngineHandle {
     /// operations, and everything else that must not share a transaction.
     pub fn turn<R: Send + 'static>(&self, work: impl FnOnce(&mut Engine) -> R + Send + 'static) -> Reply<R> {
         let (reply, complete) = Reply::new();
-        self.0.queue.push(Job::alone(move |engine, failed| complete.complete(queue::run_alone(engine, failed, work))));
+        self.0.queue.push(Job::alone(move |engine, failed| {
+            complete.complete(queue::run_alone(engine, failed, work))
+        }));
         reply
     }
 
@@ -124,7 +128,9 @@ impl EngineHandle {
         }
         let (reply, complete) = Reply::new();
         self.0.readers.push(Box::new(move |reader| {
-            complete.complete(reader.and_then(|reader| queue::unwinding(|| reader.snapshot(work)).and_then(|done| done)));
+            complete.complete(
+                reader.and_then(|reader| queue::unwinding(|| reader.snapshot(work)).and_then(|done| done)),
+            );
         }));
         reply
     }
@@ -138,12 +144,20 @@ impl EngineHandle {
     /// Runs what is queued, then truncates the log and closes the writer's file. A later job opens it again.
     pub fn close(&self) -> Reply<()> {
         let (reply, complete) = Reply::new();
-        self.0.queue.push(Job::close(move |result| complete.complete(result)));
+        self.0
+            .queue
+            .push(Job::close(move |result| complete.complete(result)));
         reply
     }
 
     /// Jobs waiting for the writer.
     pub fn backlog(&self) -> usize {
         self.0.queue.backlog()
+    }
+
+    /// Whether nothing of this space runs: no thread, and (unless the store is in memory) no open file. The next job starts
+    /// what it needs.
+    pub fn is_resting(&self) -> bool {
+        self.0.queue.is_parked() && self.0.readers.is_empty()
     }
 }

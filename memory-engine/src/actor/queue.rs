@@ -13,12 +13,15 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::store_path::StoreLocation;
 
+/// Work between transactions.
+pub(super) type Turn = Box<dyn FnOnce(Option<&mut Engine>, Option<EngineError>) + Send>;
+
 /// One unit of the writer's work.
 pub(super) enum Job {
     /// Shares a transaction with its neighbours.
     Grouped(Box<dyn GroupedJob>),
     /// Runs between transactions. Gets the open engine, or why there is none.
-    Alone(Box<dyn FnOnce(Option<&mut Engine>, Option<EngineError>) + Send>),
+    Alone(Turn),
     /// Closes the file.
     Close(Box<dyn FnOnce(Result<(), EngineError>) + Send>),
 }
@@ -72,7 +75,11 @@ impl Job {
         work: impl FnOnce(&mut Engine) -> R + Send + 'static,
         publish: impl FnOnce(&mut Engine, Result<R, EngineError>) + Send + 'static,
     ) -> Job {
-        Job::Grouped(Box::new(Write { work: Some(work), result: None, publish }))
+        Job::Grouped(Box::new(Write {
+            work: Some(work),
+            result: None,
+            publish,
+        }))
     }
 
     pub(super) fn alone(work: impl FnOnce(Option<&mut Engine>, Option<EngineError>) + Send + 'static) -> Job {
@@ -100,7 +107,10 @@ pub(super) fn run_alone<R>(
 pub(super) fn unwinding<R>(work: impl FnOnce() -> R) -> Result<R, EngineError> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-        EngineError::Panicked(text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default())
+        EngineError::Panicked(
+            text.or_else(|| panic.downcast_ref::<String>().cloned())
+                .unwrap_or_default(),
+        )
     })
 }
 
@@ -159,6 +169,11 @@ impl Queue {
         self.inner.lock().jobs.len()
     }
 
+    /// Whether no thread runs the writer.
+    pub(super) fn is_parked(&self) -> bool {
+        self.inner.lock().parked.is_some()
+    }
+
     pub(super) fn push(self: &Arc<Self>, job: Job) {
         let mut inner = self.inner.lock();
         if inner.ended {
@@ -177,7 +192,11 @@ impl Queue {
         let mut inner = self.inner.lock();
         inner.watching = listener.is_some();
         let replaced = std::mem::replace(&mut inner.listener, listener);
-        let unanswered = if inner.watching { self.start(&mut inner) } else { VecDeque::new() };
+        let unanswered = if inner.watching {
+            self.start(&mut inner)
+        } else {
+            VecDeque::new()
+        };
         self.arrived.notify_one();
         drop(inner);
         drop((replaced, unanswered));
@@ -198,7 +217,9 @@ impl Queue {
     /// Starts the writer's thread if it is not running. Returns the jobs that cannot be run, to be dropped (and so
     /// answered `Closed`) outside the lock.
     fn start(self: &Arc<Self>, inner: &mut Inner) -> VecDeque<Job> {
-        let Some(writer) = inner.parked.take() else { return VecDeque::new() };
+        let Some(writer) = inner.parked.take() else {
+            return VecDeque::new();
+        };
         // The thread takes the writer out; if there is no thread, it is still here to be parked again.
         let seat = Arc::new(Mutex::new(Some(writer)));
         let (queue, taken) = (self.clone(), seat.clone());

@@ -33,7 +33,12 @@ struct Inner {
 
 impl ReaderPool {
     pub(super) fn new(writer: Arc<Queue>, options: ActorOptions) -> ReaderPool {
-        ReaderPool { writer, options, inner: Mutex::default(), arrived: Condvar::new() }
+        ReaderPool {
+            writer,
+            options,
+            inner: Mutex::default(),
+            arrived: Condvar::new(),
+        }
     }
 
     pub(super) fn push(self: &Arc<Self>, job: ReadJob) {
@@ -58,6 +63,11 @@ impl ReaderPool {
         self.arrived.notify_one();
         drop(inner);
         drop(unanswered);
+    }
+
+    /// Whether no reader thread runs.
+    pub(super) fn is_empty(&self) -> bool {
+        self.inner.lock().threads == 0
     }
 
     pub(super) fn close(&self) {
@@ -85,7 +95,9 @@ impl ReaderPool {
     fn open(&self) -> Result<Reader, EngineError> {
         let (reply, complete) = Reply::new();
         self.writer.push(Job::alone(move |engine, failed| {
-            complete.complete(super::queue::run_alone(engine, failed, |engine| engine.new_reader()));
+            complete.complete(super::queue::run_alone(engine, failed, |engine| {
+                engine.new_reader()
+            }));
         }));
         reply.wait()??.ok_or(EngineError::Closed)
     }

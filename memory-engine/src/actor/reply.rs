@@ -32,7 +32,10 @@ enum State<R> {
 
 impl<R> Reply<R> {
     pub(super) fn new() -> (Reply<R>, Complete<R>) {
-        let shared = Arc::new(Shared { state: Mutex::new(State::Waiting(None)), done: Condvar::new() });
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State::Waiting(None)),
+            done: Condvar::new(),
+        });
         (Reply(shared.clone()), Complete(Some(shared)))
     }
 

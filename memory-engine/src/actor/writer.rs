@@ -33,8 +33,17 @@ struct Idle {
 }
 
 impl Writer {
-    pub(super) fn new(location: StoreLocation, engine_options: EngineOptions, options: ActorOptions) -> Writer {
-        Writer { location, engine_options, options, engine: None }
+    pub(super) fn new(
+        location: StoreLocation,
+        engine_options: EngineOptions,
+        options: ActorOptions,
+    ) -> Writer {
+        Writer {
+            location,
+            engine_options,
+            options,
+            engine: None,
+        }
     }
 
     pub(super) fn location(&self) -> &StoreLocation {
@@ -47,7 +56,11 @@ impl Writer {
         let mut idle = Idle::default();
         loop {
             let watching = queue.is_watching();
-            let patience = if watching { writer.options.foreign_poll } else { REST };
+            let patience = if watching {
+                writer.options.foreign_poll
+            } else {
+                REST
+            };
             match queue.next(patience.min(writer.options.idle_close), writer.options.max_group) {
                 Next::Group(jobs) => {
                     writer.run_group(jobs, queue);
@@ -93,12 +106,18 @@ impl Writer {
     }
 
     fn run_group(&mut self, mut jobs: Vec<Box<dyn GroupedJob>>, queue: &Arc<Queue>) {
-        let outcome = self.engine().and_then(|engine| engine.group(|engine| jobs.iter_mut().for_each(|job| job.run(engine))));
+        let outcome = self
+            .engine()
+            .and_then(|engine| engine.group(|engine| jobs.iter_mut().for_each(|job| job.run(engine))));
         let lost = outcome.err();
         if let Some(error) = &lost {
             tracing::warn!(%error, members = jobs.len(), "a commit group was lost");
         }
-        let foreign = self.engine.as_mut().map(Engine::take_noticed_foreign).unwrap_or_default();
+        let foreign = self
+            .engine
+            .as_mut()
+            .map(Engine::take_noticed_foreign)
+            .unwrap_or_default();
         self.tell(foreign, queue);
         // The first member gets the error itself, the others its text.
         let text = lost.as_ref().map(ToString::to_string);
@@ -119,7 +138,11 @@ impl Writer {
                 }
                 let failed = self.engine().err();
                 work(self.engine.as_mut(), failed);
-                let foreign = self.engine.as_mut().map(Engine::take_noticed_foreign).unwrap_or_default();
+                let foreign = self
+                    .engine
+                    .as_mut()
+                    .map(Engine::take_noticed_foreign)
+                    .unwrap_or_default();
                 self.tell(foreign, queue);
             }
             Job::Close(done) => {
@@ -144,7 +167,9 @@ impl Writer {
         if foreign.is_empty() {
             return;
         }
-        let (Some(engine), Some(mut listener)) = (self.engine.as_mut(), queue.take_listener()) else { return };
+        let (Some(engine), Some(mut listener)) = (self.engine.as_mut(), queue.take_listener()) else {
+            return;
+        };
         if let Err(error) = unwinding(|| listener(engine, foreign)) {
             tracing::error!(%error, "the listener for other processes' commits panicked");
         }

@@ -15,7 +15,12 @@ use crate::refusal::Refusal;
 /// # Errors
 /// [`Refusal::AnnotationNotCanonical`].
 pub fn parse_annotation_key(op: usize, text: &str) -> Result<ScopeKey, EngineError> {
-    Ok(ScopeKey::parse(text).map_err(|_| Refusal::AnnotationNotCanonical { key: text.to_owned(), op })?)
+    Ok(
+        ScopeKey::parse(text).map_err(|_| Refusal::AnnotationNotCanonical {
+            key: text.to_owned(),
+            op,
+        })?,
+    )
 }
 
 impl Admission<'_, '_> {
@@ -32,7 +37,10 @@ impl Admission<'_, '_> {
             }
             CommitClass::Authored | CommitClass::System => {
                 // Present is enough: an empty array is carriage too (ENG-415).
-                if apply.annotations.is_some() || apply.consequence_of.is_some() || apply.derived_through.is_some() {
+                if apply.annotations.is_some()
+                    || apply.consequence_of.is_some()
+                    || apply.derived_through.is_some()
+                {
                     return Err(Refusal::DerivedCarriage.into());
                 }
                 self.check_delegated()
@@ -45,7 +53,13 @@ impl Admission<'_, '_> {
         let (Some(space), Some(holder)) = (self.apply.space, self.apply.holder) else {
             return Err(Refusal::NoLiveLease.into());
         };
-        if self.engine.reader().live_holder(space, self.apply.now_ms)?.as_ref() != Some(holder) {
+        if self
+            .engine
+            .reader()
+            .live_holder(space, self.apply.now_ms)?
+            .as_ref()
+            != Some(holder)
+        {
             return Err(Refusal::NoLiveLease.into());
         }
         if self.session_key != holder.as_str() {
@@ -56,7 +70,9 @@ impl Admission<'_, '_> {
 
     /// ENG-414: no derived commit writes the access list, in any mode, scope or branch.
     pub(crate) fn check_acl_untouched(&self) -> Result<(), EngineError> {
-        let Some(space) = self.apply.space else { return Ok(()) };
+        let Some(space) = self.apply.space else {
+            return Ok(());
+        };
         let list = acl_document_id(space);
         let touches = |operation: &Operation| operation.target().is_some_and(|(id, _)| *id == list);
         if self.apply.commit.operations.iter().any(touches) {
@@ -67,7 +83,9 @@ impl Admission<'_, '_> {
 
     /// ENG-430…433.
     fn check_delegated(&self) -> Result<(), EngineError> {
-        let Some(delegated) = self.apply.delegated else { return Ok(()) };
+        let Some(delegated) = self.apply.delegated else {
+            return Ok(());
+        };
         if self.apply.class != CommitClass::Authored {
             return Err(Refusal::DelegatedClass.into());
         }
@@ -90,15 +108,26 @@ impl Admission<'_, '_> {
             return Ok(());
         }
         for (op, operation) in self.apply.commit.operations.iter().enumerate() {
-            let Some((_, scope)) = operation.target() else { continue };
+            let Some((_, scope)) = operation.target() else {
+                continue;
+            };
             match (scope, self.annotated_key(op)) {
                 (Scope::Space, Some(key)) => {
-                    return Err(Refusal::AnnotationOnSpaceWrite { key: key.to_string(), op }.into());
+                    return Err(Refusal::AnnotationOnSpaceWrite {
+                        key: key.to_string(),
+                        op,
+                    }
+                    .into());
                 }
                 (Scope::Space, None) => {}
                 (_, None) => return Err(Refusal::AnnotationMissing { op, scope }.into()),
                 (_, Some(key)) if key.scope() != scope => {
-                    return Err(Refusal::AnnotationScopeMismatch { key: key.to_string(), scope, op }.into());
+                    return Err(Refusal::AnnotationScopeMismatch {
+                        key: key.to_string(),
+                        scope,
+                        op,
+                    }
+                    .into());
                 }
                 (_, Some(_)) => {}
             }
@@ -109,21 +138,25 @@ impl Admission<'_, '_> {
     /// The address annotated for an operation.
     pub(super) fn annotated_key(&self, op: usize) -> Option<&ScopeKey> {
         let mut annotations = self.apply.annotations.into_iter().flatten();
-        annotations.find(|annotation| annotation.op == op).and_then(|annotation| annotation.scope_key.as_ref())
+        annotations
+            .find(|annotation| annotation.op == op)
+            .and_then(|annotation| annotation.scope_key.as_ref())
     }
 
     /// Step 7: an actor without session (or user) has no session (or user) instance (ENG-434).
     pub(super) fn check_delegated_scopes(&self) -> Result<(), EngineError> {
-        let Some(delegated) = self.apply.delegated else { return Ok(()) };
+        let Some(delegated) = self.apply.delegated else {
+            return Ok(());
+        };
         if delegated.acting_session.as_ref().is_some_and(|s| !s.is_empty()) {
             return Ok(());
         }
         let userless = delegated.acting_principal.as_ref().is_none_or(|p| p.is_empty());
         for operation in &self.apply.commit.operations {
             let (scope, what) = match operation {
-                Operation::Set { scope, .. } | Operation::Patch { scope, .. } | Operation::Delete { scope, .. } => {
-                    (*scope, "write")
-                }
+                Operation::Set { scope, .. }
+                | Operation::Patch { scope, .. }
+                | Operation::Delete { scope, .. } => (*scope, "write"),
                 Operation::Sqlite { db, .. } => (db.scope.unwrap_or_default(), "SQLite write"),
             };
             match scope {

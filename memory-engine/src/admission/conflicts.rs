@@ -34,7 +34,14 @@ struct ReadRange<'r> {
 impl Admission<'_, '_> {
     pub(super) fn check_confirmed_reads(&self) -> Result<(), EngineError> {
         for read in &self.apply.commit.reads.confirmed {
-            let ConfirmedRead { id, scope, branch, path, seq, non_recursive } = read;
+            let ConfirmedRead {
+                id,
+                scope,
+                branch,
+                path,
+                seq,
+                non_recursive,
+            } = read;
             let branch = branch.as_ref().unwrap_or(self.branch());
             if branch != self.branch() {
                 // A deleted branch is fine, one that never was is not.
@@ -49,7 +56,11 @@ impl Admission<'_, '_> {
                 own: &[],
             })?;
             if let Some(conflict_seq) = conflict {
-                return Err(EngineError::StaleConfirmedRead { of: id.clone(), seq: *seq, conflict_seq });
+                return Err(EngineError::StaleConfirmedRead {
+                    of: id.clone(),
+                    seq: *seq,
+                    conflict_seq,
+                });
             }
         }
         Ok(())
@@ -59,14 +70,22 @@ impl Admission<'_, '_> {
         let mut layers = Layers::new();
         let mut server_seq = None;
         for read in &self.apply.commit.reads.pending {
-            let PendingRead { id, scope, path, local_seqs, basis_seq, non_recursive } = read;
+            let PendingRead {
+                id,
+                scope,
+                path,
+                local_seqs,
+                basis_seq,
+                non_recursive,
+            } = read;
             let mut own: Vec<(LocalSeq, Seq)> = Vec::with_capacity(local_seqs.len());
             for &local_seq in local_seqs {
                 let seq = match layers.get(&local_seq) {
                     Some(&seq) => seq,
                     None => {
-                        let seq =
-                            self.committed_at(local_seq)?.ok_or(EngineError::PendingDependency { local_seq })?;
+                        let seq = self
+                            .committed_at(local_seq)?
+                            .ok_or(EngineError::PendingDependency { local_seq })?;
                         layers.insert(local_seq, seq);
                         seq
                     }
@@ -74,8 +93,10 @@ impl Admission<'_, '_> {
                 own.push((local_seq, seq));
             }
             // Layers are named as a set; the highest localSeq speaks for it (ENG-336, 337).
-            let &(via, via_seq) =
-                own.iter().max().ok_or_else(|| Refusal::PendingReadWithoutLayer { id: id.clone() })?;
+            let &(via, via_seq) = own
+                .iter()
+                .max()
+                .ok_or_else(|| Refusal::PendingReadWithoutLayer { id: id.clone() })?;
             let (since, own): (Seq, Vec<Seq>) = match *basis_seq {
                 Some(basis) => {
                     let highest = match server_seq {
@@ -83,7 +104,11 @@ impl Admission<'_, '_> {
                         None => *server_seq.insert(self.engine.server_seq()?),
                     };
                     if basis > highest {
-                        return Err(Refusal::BasisAheadOfLog { id: id.clone(), basis: basis.0 }.into());
+                        return Err(Refusal::BasisAheadOfLog {
+                            id: id.clone(),
+                            basis: basis.0,
+                        }
+                        .into());
                     }
                     (basis, own.into_iter().map(|(_, seq)| seq).collect())
                 }
@@ -98,7 +123,11 @@ impl Admission<'_, '_> {
                 own: &own,
             })?;
             if let Some(conflict_seq) = conflict {
-                return Err(EngineError::StalePendingRead { of: id.clone(), via, conflict_seq });
+                return Err(EngineError::StalePendingRead {
+                    of: id.clone(),
+                    via,
+                    conflict_seq,
+                });
             }
         }
         Ok(layers)

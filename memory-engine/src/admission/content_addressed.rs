@@ -22,12 +22,22 @@ impl Admission<'_, '_> {
         let mut elided = Elided::new();
         let mut sets: FxHashMap<&EntityId, &Value> = FxHashMap::default();
         for (index, operation) in self.apply.commit.operations.iter().enumerate() {
-            let Some((id, scope)) = operation.target().filter(|(id, _)| id.is_content_addressed()) else { continue };
+            let Some((id, scope)) = operation.target().filter(|(id, _)| id.is_content_addressed()) else {
+                continue;
+            };
             let Operation::Set { value, .. } = operation else {
-                return Err(Refusal::ContentAddressedOp { op: operation.kind(), id: id.clone() }.into());
+                return Err(Refusal::ContentAddressedOp {
+                    op: operation.kind(),
+                    id: id.clone(),
+                }
+                .into());
             };
             if scope != Scope::Space {
-                return Err(Refusal::ContentAddressedScope { id: id.clone(), scope }.into());
+                return Err(Refusal::ContentAddressedScope {
+                    id: id.clone(),
+                    scope,
+                }
+                .into());
             }
             match sets.insert(id, value) {
                 Some(earlier) if !value_equal(earlier, value) => {
@@ -35,7 +45,10 @@ impl Admission<'_, '_> {
                 }
                 Some(_) | None => {}
             }
-            if let Some(stored) = self.engine.current(&InstanceId::space(id.clone()), self.branch())? {
+            if let Some(stored) = self
+                .engine
+                .current(&InstanceId::space(id.clone()), self.branch())?
+            {
                 if !value_equal(&stored, value) {
                     return Err(Refusal::ContentAddressedChange { id: id.clone() }.into());
                 }

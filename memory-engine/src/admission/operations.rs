@@ -43,12 +43,16 @@ impl Admission<'_, '_> {
         let commit = self.apply.commit;
         let seq = self.engine.server_seq()?.next();
         self.insert_commit(seq, original, layers)?;
-        let mut written = Written { instances: Vec::new(), revisions: Vec::new() };
+        let mut written = Written::default();
         for (index, operation) in commit.operations.iter().enumerate() {
             if let Operation::Sqlite { db, sql, params } = operation {
                 match &mut sqlite {
                     Some(sqlite) => sqlite.execute(&self.engine.conn, index, db, sql, params.as_ref())?,
-                    None => return Err(EngineError::SqliteUnattached { db: db.id.to_string() }),
+                    None => {
+                        return Err(EngineError::SqliteUnattached {
+                            db: db.id.to_string(),
+                        });
+                    }
                 }
             } else if !elided.contains(&index)
                 && let Some(instance) = self.target(index, operation)?
@@ -57,6 +61,7 @@ impl Admission<'_, '_> {
                 self.write_revision(&mut written, instance, seq, index, content)?;
             }
         }
+        self.check_depths()?;
         self.check_reserved_references(original, &written.instances)?;
         if self.apply.class == CommitClass::Derived {
             self.advance_stream_watermarks(&mut written, seq)?;
@@ -73,7 +78,8 @@ impl Admission<'_, '_> {
             branch: self.branch().clone(),
             revisions: written.revisions,
             replayed: false,
-            elided_op_indexes: Some(elided.into_iter().collect::<Vec<_>>()).filter(|elided| !elided.is_empty()),
+            elided_op_indexes: Some(elided.into_iter().collect::<Vec<_>>())
+                .filter(|elided| !elided.is_empty()),
         })
     }
 
@@ -87,12 +93,24 @@ impl Admission<'_, '_> {
             (None, None)
         };
         let derived = apply.class == CommitClass::Derived;
-        let annotations = apply.annotations.filter(|list| derived && !list.is_empty()).map(|list| {
-            codec::encode(&Value::from(list.iter().map(WriteAnnotation::to_value).collect::<Vec<_>>()))
-        });
-        let consequence_of = apply.consequence_of.filter(|list| derived && !list.is_empty()).map(|list| {
-            codec::encode(&Value::from(list.iter().map(|event: &EventId| Value::from(event)).collect::<Vec<_>>()))
-        });
+        let annotations = apply
+            .annotations
+            .filter(|list| derived && !list.is_empty())
+            .map(|list| {
+                codec::encode(&Value::from(
+                    list.iter().map(WriteAnnotation::to_value).collect::<Vec<_>>(),
+                ))
+            });
+        let consequence_of = apply
+            .consequence_of
+            .filter(|list| derived && !list.is_empty())
+            .map(|list| {
+                codec::encode(&Value::from(
+                    list.iter()
+                        .map(|event: &EventId| Value::from(event))
+                        .collect::<Vec<_>>(),
+                ))
+            });
         let delegated = apply.delegated;
         self.engine
             .conn
@@ -141,7 +159,9 @@ impl Admission<'_, '_> {
                 }
                 let document = match stamps.of(index) {
                     Some(stamps) => events::stamp_document(value, stamps, seq),
-                    None if issues_effects => effects::stamp_document(value, seq).unwrap_or_else(|| value.clone()),
+                    None if issues_effects => {
+                        effects::stamp_document(value, seq).unwrap_or_else(|| value.clone())
+                    }
                     None => value.clone(),
                 };
                 Ok(RevisionContent::Set { document })
@@ -156,7 +176,9 @@ impl Admission<'_, '_> {
                     }
                     None => None,
                 };
-                Ok(RevisionContent::Patch { patches: patches_to_value(stamped.as_deref().unwrap_or(patches)) })
+                Ok(RevisionContent::Patch {
+                    patches: patches_to_value(stamped.as_deref().unwrap_or(patches)),
+                })
             }
             Operation::Delete { .. } | Operation::Sqlite { .. } => Ok(RevisionContent::Delete),
         }
@@ -215,7 +237,7 @@ impl Admission<'_, '_> {
             commit_seq: seq,
             content,
         });
-        if !written.instances.contains(&instance) {
+        if written.seen.insert(instance.clone()) {
             written.instances.push(instance);
         }
         Ok(())
@@ -228,19 +250,34 @@ impl Admission<'_, '_> {
                 continue;
             }
             let document = self.engine.current(&instance, self.branch())?;
-            let Some(advance) = document.as_ref().and_then(events::watermark_advance) else { continue };
-            let op_index = written.revisions.iter().map(|revision| revision.op_index + 1).max().unwrap_or(0);
+            let Some(advance) = document.as_ref().and_then(events::watermark_advance) else {
+                continue;
+            };
+            let op_index = written
+                .revisions
+                .iter()
+                .map(|revision| revision.op_index + 1)
+                .max()
+                .unwrap_or(0);
             let patches = patches_to_value(&[advance]);
-            self.write_revision(written, instance, seq, op_index, RevisionContent::Patch { patches })?;
+            self.write_revision(
+                written,
+                instance,
+                seq,
+                op_index,
+                RevisionContent::Patch { patches },
+            )?;
         }
         Ok(())
     }
 }
 
 /// What a commit has written so far.
+#[derive(Default)]
 struct Written {
     /// Each instance once, in the order first written.
     instances: Vec<InstanceId>,
+    seen: rustc_hash::FxHashSet<InstanceId>,
     revisions: Vec<AppliedRevision>,
 }
 
@@ -248,10 +285,11 @@ struct Written {
 fn resolution(seq: Seq, layers: &Layers) -> Result<String, EngineError> {
     let mut object = Object::new();
     if !layers.is_empty() {
-        let pair = |(local_seq, seq): (&LocalSeq, &Seq)| {
-            memory_wire::value!({ "localSeq": (*local_seq), "seq": (*seq) })
-        };
-        object.insert("resolvedPendingReads", layers.iter().map(pair).collect::<Vec<_>>());
+        let pair = |(local_seq, seq): (&LocalSeq, &Seq)| memory_wire::value!({ "localSeq": (*local_seq), "seq": (*seq) });
+        object.insert(
+            "resolvedPendingReads",
+            layers.iter().map(pair).collect::<Vec<_>>(),
+        );
     }
     object.insert("seq", seq);
     Ok(codec::encode(&object.into())?)
@@ -270,7 +308,10 @@ impl Engine {
             .execute(params![legacy::INVOCATION, legacy::ISSUER, legacy::COMMAND, codec::encode(&invocation)?])?;
         self.conn
             .prepare_cached("INSERT OR IGNORE INTO authorization (ref, authorization) VALUES (?1, ?2)")?
-            .execute(params![legacy::AUTHORIZATION, codec::encode(&Object::new().into())?])?;
+            .execute(params![
+                legacy::AUTHORIZATION,
+                codec::encode(&Object::new().into())?
+            ])?;
         Ok(())
     }
 }

@@ -13,19 +13,32 @@ use crate::error::EngineError;
 impl Admission<'_, '_> {
     pub(crate) fn check_precondition(&self, precondition: &Precondition) -> Result<(), EngineError> {
         match precondition {
-            Precondition::OriginCommitted { origin_local_seq } => match self.committed_at(*origin_local_seq)? {
-                Some(_) => Ok(()),
-                None => Err(EngineError::OriginNotCommitted { origin: *origin_local_seq }),
-            },
+            Precondition::OriginCommitted { origin_local_seq } => {
+                match self.committed_at(*origin_local_seq)? {
+                    Some(_) => Ok(()),
+                    None => Err(EngineError::OriginNotCommitted {
+                        origin: *origin_local_seq,
+                    }),
+                }
+            }
             Precondition::EntityAbsent { id, scope } => {
                 if self.was_set_or_deleted(&self.own_instance(id, *scope)?)? {
                     return Err(EngineError::ReceiptExists { id: id.clone() });
                 }
                 Ok(())
             }
-            Precondition::EntityValueHash { id, scope, value_hash } => {
-                let document = self.engine.current(&self.own_instance(id, *scope)?, self.branch())?;
-                let value = document.as_ref().and_then(|d| d.as_object()).and_then(|d| d.get("value"));
+            Precondition::EntityValueHash {
+                id,
+                scope,
+                value_hash,
+            } => {
+                let document = self
+                    .engine
+                    .current(&self.own_instance(id, *scope)?, self.branch())?;
+                let value = document
+                    .as_ref()
+                    .and_then(|d| d.as_object())
+                    .and_then(|d| d.get("value"));
                 let current = value.map(hash::precondition_value_hash).transpose()?;
                 if current != *value_hash {
                     return Err(EngineError::ValueHashChanged { id: id.clone() });
@@ -42,7 +55,10 @@ impl Admission<'_, '_> {
             .conn
             .prepare_cached("SELECT seq FROM \"commit\" WHERE session_id = ?1 AND local_seq = ?2")?;
         let key = params![self.session_key, i64::try_from(local_seq.0).unwrap_or(i64::MAX)];
-        statement.query_row(key, |row| Ok(column::seq(row, 0))).optional()?.transpose()
+        statement
+            .query_row(key, |row| Ok(column::seq(row, 0)))
+            .optional()?
+            .transpose()
     }
 
     /// ENG-321: an entity built only by patches counts as absent, a deleted one as existing; parents are not asked.
@@ -50,7 +66,11 @@ impl Admission<'_, '_> {
         let mut statement = self.engine.conn.prepare_cached(
             "SELECT 1 FROM revision WHERE branch = ?1 AND id = ?2 AND scope_key = ?3 AND op IN ('set', 'delete') LIMIT 1",
         )?;
-        let address = [self.branch().as_str(), instance.id.as_str(), instance.scope_key.as_str()];
+        let address = [
+            self.branch().as_str(),
+            instance.id.as_str(),
+            instance.scope_key.as_str(),
+        ];
         Ok(statement.query_row(address, |_| Ok(())).optional()?.is_some())
     }
 }

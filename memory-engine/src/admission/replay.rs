@@ -26,19 +26,33 @@ impl Admission<'_, '_> {
     /// The stored answer, if this commit has one.
     pub(super) fn replay(&self, original: &str) -> Result<Option<Applied>, EngineError> {
         let commit = self.apply.commit;
-        let Some(stored) = self.stored_commit()? else { return Ok(None) };
+        let Some(stored) = self.stored_commit()? else {
+            return Ok(None);
+        };
         let session = self.apply.session_id.clone();
         if stored.original != original {
-            return Err(Refusal::ReplayMismatch { session, local_seq: commit.local_seq }.into());
+            return Err(Refusal::ReplayMismatch {
+                session,
+                local_seq: commit.local_seq,
+            }
+            .into());
         }
-        let holder = self.apply.holder.filter(|_| self.apply.class == CommitClass::Derived);
+        let holder = self
+            .apply
+            .holder
+            .filter(|_| self.apply.class == CommitClass::Derived);
         if stored.class != self.apply.class || stored.holder.as_ref() != holder {
-            return Err(Refusal::ReplayClassMismatch { session, local_seq: commit.local_seq }.into());
+            return Err(Refusal::ReplayClassMismatch {
+                session,
+                local_seq: commit.local_seq,
+            }
+            .into());
         }
         let revisions = self.engine.stored_revisions(stored.seq)?;
+        let kept: rustc_hash::FxHashSet<usize> = revisions.iter().map(|revision| revision.op_index).collect();
         let elided: Vec<usize> = (0..commit.operations.len())
             .filter(|&index| !matches!(commit.operations[index], Operation::Sqlite { .. }))
-            .filter(|&index| !revisions.iter().any(|revision| revision.op_index == index))
+            .filter(|index| !kept.contains(index))
             .collect();
         Ok(Some(Applied {
             seq: stored.seq,
@@ -68,7 +82,10 @@ impl Admission<'_, '_> {
                 holder: column::optional_text(row, 4)?.map(Holder::from),
             })
         };
-        statement.query_row(key, |row| Ok(read(row))).optional()?.transpose()
+        statement
+            .query_row(key, |row| Ok(read(row)))
+            .optional()?
+            .transpose()
     }
 }
 
@@ -91,8 +108,12 @@ impl Reader {
                 op_index: column::count(row, 3)? as usize,
                 commit_seq: seq,
                 content: match column::op(row, 4)? {
-                    RevisionOp::Set => RevisionContent::Set { document: column::decode(column::text(row, 5)?)? },
-                    RevisionOp::Patch => RevisionContent::Patch { patches: column::decode(column::text(row, 5)?)? },
+                    RevisionOp::Set => RevisionContent::Set {
+                        document: column::decode(column::text(row, 5)?)?,
+                    },
+                    RevisionOp::Patch => RevisionContent::Patch {
+                        patches: column::decode(column::text(row, 5)?)?,
+                    },
                     RevisionOp::Delete => RevisionContent::Delete,
                 },
             });

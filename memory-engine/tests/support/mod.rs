@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use memory_engine::lease::{LEASE_TTL_MS, LeaseTable};
 use memory_engine::outbox::{OutboxAppend, OutboxRow, PlainJson};
 use memory_engine::{
-    Applied, ApplyCommit, Engine, EngineError, EntityState, FeedRecord, Holder, LeaseHolder, ReadInstance, WaveCommit,
+    Applied, ApplyCommit, Engine, EngineError, EntityState, FeedRecord, Holder, LeaseHolder, ReadInstance,
+    WaveCommit,
     basis::{self, ActionInstance, BasisInstance, BasisRead, BasisRow},
     parse_annotation_key,
 };
@@ -22,13 +23,18 @@ use serde_json::{Map, Value as Json, json};
 pub const NOW_MS: i64 = 1_800_000_000_000;
 
 pub fn vector_file(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/vectors").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../tests/vectors")
+        .join(name)
 }
 
 /// Every line of a vector file.
 pub fn vector_lines(name: &str) -> Vec<Json> {
     let text = std::fs::read_to_string(vector_file(name)).unwrap();
-    text.lines().filter(|line| !line.is_empty()).map(|line| serde_json::from_str(line).unwrap()).collect()
+    text.lines()
+        .filter(|line| !line.is_empty())
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
 }
 
 /// A value from plain JSON: no tags, no prefix.
@@ -39,7 +45,11 @@ pub fn value(json: &Json) -> Value {
         Json::Number(number) => Value::Number(number.as_f64().unwrap()),
         Json::String(text) => text.as_str().into(),
         Json::Array(items) => items.iter().map(value).collect::<Vec<_>>().into(),
-        Json::Object(map) => Value::Object(map.iter().map(|(key, member)| (key.as_str(), value(member))).collect()),
+        Json::Object(map) => Value::Object(
+            map.iter()
+                .map(|(key, member)| (key.as_str(), value(member)))
+                .collect(),
+        ),
     }
 }
 
@@ -60,7 +70,11 @@ pub fn json(value: &Value) -> Json {
             .collect(),
         Value::Object(object) => {
             let members = object.iter().filter(|(_, member)| !member.is_undefined());
-            Json::Object(members.map(|(key, member)| (key.to_string(), json(member))).collect())
+            Json::Object(
+                members
+                    .map(|(key, member)| (key.to_string(), json(member)))
+                    .collect(),
+            )
         }
         other => panic!("no plain JSON for {other:?}"),
     }
@@ -74,7 +88,11 @@ pub fn normal(json: &Json) -> Json {
             _ => json.clone(),
         },
         Json::Array(items) => items.iter().map(normal).collect(),
-        Json::Object(map) => Json::Object(map.iter().map(|(key, member)| (key.clone(), normal(member))).collect()),
+        Json::Object(map) => Json::Object(
+            map.iter()
+                .map(|(key, member)| (key.clone(), normal(member)))
+                .collect(),
+        ),
         other => other.clone(),
     }
 }
@@ -132,13 +150,19 @@ impl Failure {
                     object.insert("precondition".into(), precondition.as_str().into());
                 }
                 match error {
-                    EngineError::StaleConfirmedRead { of, seq, conflict_seq } => {
+                    EngineError::StaleConfirmedRead {
+                        of,
+                        seq,
+                        conflict_seq,
+                    } => {
                         object.insert("of".into(), of.as_str().into());
                         object.insert("seq".into(), seq.0.into());
                         object.insert("conflictSeq".into(), conflict_seq.0.into());
                     }
                     EngineError::WaveConflict { conflicted } => {
-                        let docs = conflicted.iter().map(|doc| format!("{} {}", doc.id, doc.scope_key));
+                        let docs = conflicted
+                            .iter()
+                            .map(|doc| format!("{} {}", doc.id, doc.scope_key));
                         object.insert("conflictedDocs".into(), docs.collect::<Vec<_>>().into());
                     }
                     EngineError::WavePrecondition { failed, .. } => {
@@ -183,7 +207,9 @@ impl CommitArgs {
             list.iter()
                 .map(|annotation| {
                     let op = annotation["op"].as_u64().unwrap() as usize;
-                    let scope_key = text(annotation, "scopeKey").map(|key| parse_annotation_key(op, &key)).transpose()?;
+                    let scope_key = text(annotation, "scopeKey")
+                        .map(|key| parse_annotation_key(op, &key))
+                        .transpose()?;
                     Ok(WriteAnnotation {
                         op,
                         scope_key,
@@ -197,7 +223,9 @@ impl CommitArgs {
             session_id: text(args, "sessionId").unwrap().into(),
             principal: text(args, "principal").map(Did::from),
             space: text(args, "space").map(SpaceId::from),
-            class: text(args, "commitClass").map_or(CommitClass::Authored, |name| CommitClass::from_name(&name).unwrap()),
+            class: text(args, "commitClass").map_or(CommitClass::Authored, |name| {
+                CommitClass::from_name(&name).unwrap()
+            }),
             holder: text(args, "holder").map(|holder| Holder::from(holder.as_str())),
             annotations: annotations.transpose()?,
             consequence_of: args
@@ -209,7 +237,8 @@ impl CommitArgs {
                 acting_principal: text(delegated, "actingPrincipal").map(Did::from),
                 acting_session: text(delegated, "actingSession").map(SessionId::from),
                 capability_ref: text(delegated, "capabilityRef").unwrap_or_default(),
-                sessionless_space_scope: delegated.get("sessionlessSpaceScope").and_then(Json::as_bool) == Some(true),
+                sessionless_space_scope: delegated.get("sessionlessSpaceScope").and_then(Json::as_bool)
+                    == Some(true),
             }),
         })
     }
@@ -239,7 +268,10 @@ pub fn wave(args: &Json, commit: ClientCommit) -> Result<WaveCommit, Failure> {
         .map(|head| {
             let doc = head["doc"].as_str().unwrap();
             let (id, key) = doc.rsplit_once(' ').unwrap();
-            (InstanceId::new(id, ScopeKey::parse(key).unwrap()), seq(head, "head").unwrap())
+            (
+                InstanceId::new(id, ScopeKey::parse(key).unwrap()),
+                seq(head, "head").unwrap(),
+            )
         })
         .collect();
     wave.annotations = parsed.annotations.unwrap_or_default();
@@ -256,14 +288,21 @@ pub fn wave(args: &Json, commit: ClientCommit) -> Result<WaveCommit, Failure> {
             })
         });
         wave.basis_instances.push(BasisInstance {
-            instance: ActionInstance { action: text(instance, "action").unwrap().into(), action_scope_key },
+            instance: ActionInstance {
+                action: text(instance, "action").unwrap().into(),
+                action_scope_key,
+            },
             rows: rows.collect::<Result<_, EngineError>>()?,
         });
     }
     wave.outbox = list(&args["outboxAppends"])
         .iter()
         .map(|append| {
-            let plain = |key: &str| append.get(key).map(|json| PlainJson::parse("vector", &json.to_string()).unwrap());
+            let plain = |key: &str| {
+                append
+                    .get(key)
+                    .map(|json| PlainJson::parse("vector", &json.to_string()).unwrap())
+            };
             OutboxAppend {
                 target_space: text(append, "targetSpace").unwrap().into(),
                 target_stream: text(append, "targetStream").unwrap().into(),
@@ -272,7 +311,8 @@ pub fn wave(args: &Json, commit: ClientCommit) -> Result<WaveCommit, Failure> {
                 payload: plain("payload").unwrap_or_else(PlainJson::null),
                 acting_principal: text(append, "actingPrincipal").map(Did::from),
                 acting_session: text(append, "actingSession").map(SessionId::from),
-                sessionless_space_scope: append.get("sessionlessSpaceScope").and_then(Json::as_bool) == Some(true),
+                sessionless_space_scope: append.get("sessionlessSpaceScope").and_then(Json::as_bool)
+                    == Some(true),
                 capability_ref: text(append, "capabilityRef").unwrap(),
                 source_event: plain("sourceEvent"),
             }
@@ -286,7 +326,13 @@ fn list(json: &Json) -> &[Json] {
 }
 
 /// Runs one step of a scenario or one probe of a store. `commit` is the parsed client commit of steps that have one.
-pub fn step(engine: &mut Engine, verb: &str, args: &Json, commit: Option<Value>, spelling: Spelling) -> Result<Json, Failure> {
+pub fn step(
+    engine: &mut Engine,
+    verb: &str,
+    args: &Json,
+    commit: Option<Value>,
+    spelling: Spelling,
+) -> Result<Json, Failure> {
     let b = branch(args);
     let instance = |args: &Json| {
         InstanceId::new(
@@ -297,7 +343,11 @@ pub fn step(engine: &mut Engine, verb: &str, args: &Json, commit: Option<Value>,
     let own = SpaceId::from(text(args, "space").unwrap_or_default());
     let lease_args = |args: &Json| {
         let ttl = args.get("ttlMs").and_then(Json::as_i64).unwrap_or(LEASE_TTL_MS);
-        (Holder::from(text(args, "holder").unwrap().as_str()), args.get("now").and_then(Json::as_i64).unwrap_or(NOW_MS), ttl)
+        (
+            Holder::from(text(args, "holder").unwrap().as_str()),
+            args.get("now").and_then(Json::as_i64).unwrap_or(NOW_MS),
+            ttl,
+        )
     };
     Ok(match verb {
         "applyCommit" => {
@@ -326,9 +376,13 @@ pub fn step(engine: &mut Engine, verb: &str, args: &Json, commit: Option<Value>,
                 engine.check_seq_in_range(&b, at)?;
             }
             if verb == "read" {
-                engine.read(&id, instance, &b, seq(args, "seq"))?.map_or(Json::Null, |d| spelling.of(&d))
+                engine
+                    .read(&id, instance, &b, seq(args, "seq"))?
+                    .map_or(Json::Null, |d| spelling.of(&d))
             } else {
-                engine.read_state(&id, instance, &b, seq(args, "seq"))?.map_or(Json::Null, |s| state_json(&s, spelling))
+                engine
+                    .read_state(&id, instance, &b, seq(args, "seq"))?
+                    .map_or(Json::Null, |s| state_json(&s, spelling))
             }
         }
         "headSeq" => engine.head_seq(&b)?.0.into(),
@@ -353,15 +407,18 @@ pub fn step(engine: &mut Engine, verb: &str, args: &Json, commit: Option<Value>,
         }
         "liveHolder" => {
             let now = args["now"].as_i64().unwrap();
-            engine.reader().live_holder(&own, now)?.map_or(Json::Null, |holder| holder.as_str().into())
+            engine
+                .reader()
+                .live_holder(&own, now)?
+                .map_or(Json::Null, |holder| holder.as_str().into())
         }
         "selectCommitsSince" | "commitsSince" => {
             let records = engine.commits_since(seq(args, "fromSeq").unwrap(), &b, None)?;
             records.iter().map(feed_json).collect()
         }
-        "commitClassOfSeq" => {
-            engine.commit_class_of_seq(seq(args, "seq").unwrap())?.map_or(Json::Null, |class| class.as_str().into())
-        }
+        "commitClassOfSeq" => engine
+            .commit_class_of_seq(seq(args, "seq").unwrap())?
+            .map_or(Json::Null, |class| class.as_str().into()),
         "pendingOutbox" => engine.pending_outbox(&b)?.iter().map(outbox_json).collect(),
         "deleteOutboxRow" => {
             engine.delete_outbox_row(args["rowId"].as_i64().unwrap())?;
@@ -372,7 +429,11 @@ pub fn step(engine: &mut Engine, verb: &str, args: &Json, commit: Option<Value>,
                 action: text(args, "action").unwrap().into(),
                 action_scope_key: ScopeKey::parse(&text(args, "actionScopeKey").unwrap()).unwrap(),
             };
-            engine.basis_rows(&b, &instance)?.iter().map(|row| Json::Object(basis_row_json(row))).collect()
+            engine
+                .basis_rows(&b, &instance)?
+                .iter()
+                .map(|row| Json::Object(basis_row_json(row)))
+                .collect()
         }
         "staleBasis" | "selectStaleBasisInstances" => json!({
             "stale": engine.stale_basis_instances(&b, &own)?.iter().map(action_json).collect::<Vec<_>>(),
@@ -391,7 +452,14 @@ pub fn step(engine: &mut Engine, verb: &str, args: &Json, commit: Option<Value>,
             .collect(),
         "selectWritePathsSince" | "writePathsSince" => {
             let paths = engine.write_paths_since(&instance(args), &b, seq(args, "sinceSeq").unwrap())?;
-            paths.iter().map(|path| path.iter().map(|segment| Json::from(segment.as_str())).collect::<Json>()).collect()
+            paths
+                .iter()
+                .map(|path| {
+                    path.iter()
+                        .map(|segment| Json::from(segment.as_str()))
+                        .collect::<Json>()
+                })
+                .collect()
         }
         "selectDocHead" | "docHead" => engine.doc_head(&instance(args), &b)?.0.into(),
         "selectPendingStreamEventDocs" | "pendingStreamEvents" => engine
@@ -421,7 +489,11 @@ pub fn step(engine: &mut Engine, verb: &str, args: &Json, commit: Option<Value>,
         "createBranch" => {
             let options = &args["options"];
             let parent = text(options, "parentBranch").unwrap_or_default().into();
-            branch_json(&engine.create_branch(&text(args, "name").unwrap().into(), &parent, seq(options, "forkSeq"))?)
+            branch_json(&engine.create_branch(
+                &text(args, "name").unwrap().into(),
+                &parent,
+                seq(options, "forkSeq"),
+            )?)
         }
         "deleteBranch" => {
             engine.delete_branch(&text(args, "name").unwrap().into())?;
@@ -438,14 +510,20 @@ fn strings(ids: Vec<EntityId>) -> Json {
 
 pub fn applied_json(applied: &Applied, spelling: Spelling) -> Json {
     let revisions = applied.revisions.iter().map(|revision| {
-        let Value::Object(object) = revision.to_value() else { panic!("a revision is an object") };
+        let Value::Object(object) = revision.to_value() else {
+            panic!("a revision is an object")
+        };
         let mut map = Map::new();
         for (key, member) in object.iter() {
             // Probes of stores leave out what follows from the rest.
             if spelling == Spelling::Text && (*key == "commitSeq" || *key == "scope") {
                 continue;
             }
-            let json = if *key == "document" || *key == "patches" { spelling.of(member) } else { json(member) };
+            let json = if *key == "document" || *key == "patches" {
+                spelling.of(member)
+            } else {
+                json(member)
+            };
             map.insert(key.to_string(), json);
         }
         Json::Object(map)
@@ -549,8 +627,14 @@ fn outbox_json(row: &OutboxRow) -> Json {
 pub fn dump(path: &Path) -> Json {
     let conn = rusqlite::Connection::open(path).unwrap();
     let mut tables = Map::new();
-    let mut statement = conn.prepare("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name").unwrap();
-    let names: Vec<String> = statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
+    let mut statement = conn
+        .prepare("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
+        .unwrap();
+    let names: Vec<String> = statement
+        .query_map([], |row| row.get(0))
+        .unwrap()
+        .map(Result::unwrap)
+        .collect();
     for name in names.iter().filter(|name| !name.starts_with("sqlite_")) {
         let rows = rows_of(&conn, name);
         if !rows.is_empty() {
@@ -571,8 +655,10 @@ pub fn rows_of(conn: &rusqlite::Connection, table: &str) -> Vec<Json> {
         _ => "1, 2, 3",
     };
     let order = if table == "unknown_extra" { "1" } else { order };
-    let mut statement = conn.prepare(&format!("SELECT * FROM \"{table}\" ORDER BY {order}")).unwrap();
-    let columns: Vec<String> = statement.column_names().into_iter().map(str::to_owned).collect();
+    let mut statement = conn
+        .prepare(&format!("SELECT * FROM \"{table}\" ORDER BY {order}"))
+        .unwrap();
+    let columns: Vec<String> = statement.column_names().map(str::to_owned).collect();
     let mut rows = statement.query([]).unwrap();
     let mut found = Vec::new();
     while let Some(row) = rows.next().unwrap() {
@@ -586,9 +672,11 @@ pub fn rows_of(conn: &rusqlite::Connection, table: &str) -> Vec<Json> {
                 rusqlite::types::ValueRef::Integer(n) => n.into(),
                 rusqlite::types::ValueRef::Real(n) => n.into(),
                 rusqlite::types::ValueRef::Text(text) => std::str::from_utf8(text).unwrap().into(),
-                rusqlite::types::ValueRef::Blob(bytes) => {
-                    bytes.iter().map(|byte| format!("{byte:02X}")).collect::<String>().into()
-                }
+                rusqlite::types::ValueRef::Blob(bytes) => bytes
+                    .iter()
+                    .map(|byte| format!("{byte:02X}"))
+                    .collect::<String>()
+                    .into(),
             };
             object.insert(column.clone(), json);
         }

@@ -74,7 +74,10 @@ impl Verdict {
     pub fn of(answer: &Result<memory_engine::Applied, EngineError>) -> Verdict {
         use memory_engine::Refusal;
         match answer {
-            Ok(applied) => Verdict::Accepted { seq: applied.seq.0, replayed: applied.replayed },
+            Ok(applied) => Verdict::Accepted {
+                seq: applied.seq.0,
+                replayed: applied.replayed,
+            },
             Err(EngineError::Refused(Refusal::ReplayMismatch { .. })) => Verdict::ReplayMismatch,
             Err(EngineError::EmptyCommit) => Verdict::Empty,
             Err(EngineError::UnknownBranch(_)) => Verdict::UnknownBranch,
@@ -83,14 +86,26 @@ impl Verdict {
             Err(EngineError::OriginNotCommitted { origin }) => Verdict::OriginNotCommitted(origin.0),
             Err(EngineError::ReceiptExists { id }) => Verdict::ReceiptExists(id.to_string()),
             Err(EngineError::ValueHashChanged { id }) => Verdict::ValueHashChanged(id.to_string()),
-            Err(EngineError::StaleConfirmedRead { of, seq, conflict_seq }) => {
-                Verdict::StaleConfirmed { of: of.to_string(), seq: seq.0, conflict: conflict_seq.0 }
-            }
+            Err(EngineError::StaleConfirmedRead {
+                of,
+                seq,
+                conflict_seq,
+            }) => Verdict::StaleConfirmed {
+                of: of.to_string(),
+                seq: seq.0,
+                conflict: conflict_seq.0,
+            },
             Err(EngineError::PendingDependency { local_seq }) => Verdict::PendingDependency(local_seq.0),
             Err(EngineError::Refused(Refusal::BasisAheadOfLog { .. })) => Verdict::BasisAhead,
-            Err(EngineError::StalePendingRead { of, via, conflict_seq }) => {
-                Verdict::StalePending { of: of.to_string(), via: via.0, conflict: conflict_seq.0 }
-            }
+            Err(EngineError::StalePendingRead {
+                of,
+                via,
+                conflict_seq,
+            }) => Verdict::StalePending {
+                of: of.to_string(),
+                via: via.0,
+                conflict: conflict_seq.0,
+            },
             Err(EngineError::Patch(_)) => Verdict::BadPatch,
             Err(other) => panic!("the model has no word for {other:?}"),
         }
@@ -106,7 +121,10 @@ pub struct Submitter {
 
 impl Submitter {
     pub fn identity(&self) -> ScopeIdentity {
-        ScopeIdentity { principal: self.principal.clone(), session_id: Some(self.session.clone()) }
+        ScopeIdentity {
+            principal: self.principal.clone(),
+            session_id: Some(self.session.clone()),
+        }
     }
 
     pub fn key(&self) -> String {
@@ -116,8 +134,16 @@ impl Submitter {
 
 impl Model {
     pub fn new() -> Model {
-        let main = Branch { name: String::new(), parent: None, head: 0, active: true };
-        Model { branches: vec![main], ..Model::default() }
+        let main = Branch {
+            name: String::new(),
+            parent: None,
+            head: 0,
+            active: true,
+        };
+        Model {
+            branches: vec![main],
+            ..Model::default()
+        }
     }
 
     pub fn server_seq(&self) -> u64 {
@@ -126,12 +152,20 @@ impl Model {
 
     pub fn fork(&mut self, name: &str, at: u64) {
         if !self.branches.iter().any(|branch| branch.name == name) {
-            self.branches.push(Branch { name: name.into(), parent: Some((String::new(), at)), head: at, active: true });
+            self.branches.push(Branch {
+                name: name.into(),
+                parent: Some((String::new(), at)),
+                head: at,
+                active: true,
+            });
         }
     }
 
     pub fn close(&mut self, name: &str) {
-        self.branches.iter_mut().filter(|branch| branch.name == name).for_each(|branch| branch.active = false);
+        self.branches
+            .iter_mut()
+            .filter(|branch| branch.name == name)
+            .for_each(|branch| branch.active = false);
     }
 
     /// Judges a commit and, if it is new and fine, stores it.
@@ -145,7 +179,11 @@ impl Model {
                     original: codec::encode(&commit.value).unwrap(),
                 });
                 self.revisions.extend(revisions);
-                let branch = self.branches.iter_mut().find(|branch| branch.name == *commit.branch.as_str()).unwrap();
+                let branch = self
+                    .branches
+                    .iter_mut()
+                    .find(|branch| branch.name == *commit.branch.as_str())
+                    .unwrap();
                 branch.head = seq;
                 Verdict::Accepted { seq, replayed: false }
             }
@@ -157,7 +195,10 @@ impl Model {
         let session = who.key();
         if let Some(stored) = self.committed(&session, commit.local_seq) {
             let same = stored.original == codec::encode(&commit.value).unwrap();
-            let replayed = Verdict::Accepted { seq: stored.seq, replayed: true };
+            let replayed = Verdict::Accepted {
+                seq: stored.seq,
+                replayed: true,
+            };
             return Err(if same { replayed } else { Verdict::ReplayMismatch });
         }
         if commit.operations.is_empty() && commit.preconditions.is_empty() {
@@ -171,7 +212,10 @@ impl Model {
         }
         let own = |id: &memory_wire::EntityId, scope: Scope| {
             let scope_key = ScopeKey::resolve(scope, &who.identity()).map_err(|_| Verdict::NoIdentity)?;
-            Ok::<InstanceId, Verdict>(InstanceId { id: id.clone(), scope_key })
+            Ok::<InstanceId, Verdict>(InstanceId {
+                id: id.clone(),
+                scope_key,
+            })
         };
         for precondition in &commit.preconditions {
             match precondition {
@@ -187,9 +231,15 @@ impl Model {
                         return Err(Verdict::ReceiptExists(id.to_string()));
                     }
                 }
-                Precondition::EntityValueHash { id, scope, value_hash } => {
+                Precondition::EntityValueHash {
+                    id,
+                    scope,
+                    value_hash,
+                } => {
                     let document = self.state(branch, &own(id, *scope)?, u64::MAX).flatten();
-                    let value = document.as_ref().and_then(|document| document.as_object()?.get("value"));
+                    let value = document
+                        .as_ref()
+                        .and_then(|document| document.as_object()?.get("value"));
                     let current = value.map(|value| hash::precondition_value_hash(value).unwrap());
                     if current != *value_hash {
                         return Err(Verdict::ValueHashChanged(id.to_string()));
@@ -203,8 +253,14 @@ impl Model {
                 return Err(Verdict::UnknownBranch);
             }
             let instance = own(&read.id, read.scope)?;
-            if let Some(conflict) = self.conflict(on, &instance, &read.path, read.non_recursive, read.seq.0, &[]) {
-                return Err(Verdict::StaleConfirmed { of: read.id.to_string(), seq: read.seq.0, conflict });
+            if let Some(conflict) =
+                self.conflict(on, &instance, &read.path, read.non_recursive, read.seq.0, &[])
+            {
+                return Err(Verdict::StaleConfirmed {
+                    of: read.id.to_string(),
+                    seq: read.seq.0,
+                    conflict,
+                });
             }
         }
         for read in &commit.reads.pending {
@@ -222,8 +278,19 @@ impl Model {
                 None => (via_seq, Vec::new()),
             };
             let instance = own(&read.id, read.scope)?;
-            if let Some(conflict) = self.conflict(branch, &instance, &read.path, read.non_recursive, since, &excluded) {
-                return Err(Verdict::StalePending { of: read.id.to_string(), via, conflict });
+            if let Some(conflict) = self.conflict(
+                branch,
+                &instance,
+                &read.path,
+                read.non_recursive,
+                since,
+                &excluded,
+            ) {
+                return Err(Verdict::StalePending {
+                    of: read.id.to_string(),
+                    via,
+                    conflict,
+                });
             }
         }
         let seq = self.server_seq() + 1;
@@ -235,23 +302,34 @@ impl Model {
                 Operation::Patch { patches, .. } => Change::Patch(patches.clone()),
                 Operation::Delete { .. } | Operation::Sqlite { .. } => Change::Delete,
             };
-            written.push(Revision { branch: branch.into(), instance: own(id, scope)?, seq, change });
+            written.push(Revision {
+                branch: branch.into(),
+                instance: own(id, scope)?,
+                seq,
+                change,
+            });
         }
         // A patch that cannot be applied matters only if the final state depends on it.
         let instances: BTreeSet<&InstanceId> = written.iter().map(|revision| &revision.instance).collect();
         for instance in instances {
-            let all = self.on(branch, instance).chain(written.iter().filter(|revision| revision.instance == *instance));
+            let all = self
+                .on(branch, instance)
+                .chain(written.iter().filter(|revision| revision.instance == *instance));
             fold(all).map_err(|()| Verdict::BadPatch)?;
         }
         Ok((seq, written))
     }
 
     fn committed(&self, session: &str, local_seq: LocalSeq) -> Option<&Commit> {
-        self.commits.iter().find(|commit| commit.session == session && commit.local_seq == local_seq.0)
+        self.commits
+            .iter()
+            .find(|commit| commit.session == session && commit.local_seq == local_seq.0)
     }
 
     fn on<'m>(&'m self, branch: &'m str, instance: &'m InstanceId) -> impl Iterator<Item = &'m Revision> {
-        self.revisions.iter().filter(move |revision| revision.branch == branch && revision.instance == *instance)
+        self.revisions
+            .iter()
+            .filter(move |revision| revision.branch == branch && revision.instance == *instance)
     }
 
     /// The newest `set` or `delete` after `since`, else the newest overlapping patch.
@@ -268,7 +346,9 @@ impl Model {
             .on(branch, instance)
             .filter(|revision| revision.seq > since && !excluded.contains(&revision.seq))
             .collect();
-        let replaced = in_range.iter().filter(|revision| !matches!(revision.change, Change::Patch(_)));
+        let replaced = in_range
+            .iter()
+            .filter(|revision| !matches!(revision.change, Change::Patch(_)));
         let overlapping = in_range.iter().filter(|revision| match &revision.change {
             Change::Patch(patches) => patches.iter().any(|patch| overlaps(patch, path, shape)),
             Change::Set(_) | Change::Delete => false,
@@ -279,7 +359,10 @@ impl Model {
 
     /// `None`: never written; `Some(None)`: deleted.
     pub fn state(&self, branch: &str, instance: &InstanceId, at: u64) -> Option<Option<Value>> {
-        let here: Vec<&Revision> = self.on(branch, instance).filter(|revision| revision.seq <= at).collect();
+        let here: Vec<&Revision> = self
+            .on(branch, instance)
+            .filter(|revision| revision.seq <= at)
+            .collect();
         if !here.is_empty() {
             return Some(fold(here.into_iter()).expect("an accepted history can be replayed"));
         }
@@ -293,7 +376,9 @@ impl Model {
 pub fn fold<'r>(revisions: impl Iterator<Item = &'r Revision>) -> Result<Option<Value>, ()> {
     let revisions: Vec<&Revision> = revisions.collect();
     // What a later `set` or `delete` replaces is never computed.
-    let base = revisions.iter().rposition(|revision| !matches!(revision.change, Change::Patch(_)));
+    let base = revisions
+        .iter()
+        .rposition(|revision| !matches!(revision.change, Change::Patch(_)));
     let mut state = None;
     for revision in &revisions[base.unwrap_or(0)..] {
         state = match &revision.change {
@@ -318,7 +403,9 @@ fn overlaps(patch: &PatchOp, path: &[smol_str::SmolStr], shape: bool) -> bool {
         long.len() >= short.len() && long.iter().zip(short).all(|(a, b)| a == b)
     };
     if !shape {
-        return touched.iter().any(|touched| starts(touched, path) || starts(path, touched));
+        return touched
+            .iter()
+            .any(|touched| starts(touched, path) || starts(path, touched));
     }
     let changes_keys = match patch.action() {
         PatchAction::Add { .. } | PatchAction::Remove { .. } | PatchAction::Move { .. } => true,
@@ -328,7 +415,10 @@ fn overlaps(patch: &PatchOp, path: &[smol_str::SmolStr], shape: bool) -> bool {
         PatchAction::Replace { .. } | PatchAction::Splice { .. } | PatchAction::RemoveByValue { .. } => false,
     };
     if changes_keys {
-        let parents: Vec<_> = touched.iter().map(|path| path[..path.len().saturating_sub(1)].to_vec()).collect();
+        let parents: Vec<_> = touched
+            .iter()
+            .map(|path| path[..path.len().saturating_sub(1)].to_vec())
+            .collect();
         touched.extend(parents);
     }
     touched.iter().any(|touched| starts(path, touched))

@@ -3,9 +3,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 use memory_wire::ids::{BranchName, EntityId, LocalSeq, Seq};
-use memory_wire::message::{
-    ClientCommit, CommitParts, ConfirmedRead, Operation, PendingRead, Precondition,
-};
+use memory_wire::message::{ClientCommit, CommitParts, ConfirmedRead, Operation, PendingRead, Precondition};
 use memory_wire::patch::PatchOp;
 use memory_wire::pointer::DocPath;
 use memory_wire::scope_key::{InstanceId, Scope, ScopeKey};
@@ -48,10 +46,18 @@ pub enum Action {
 }
 
 pub fn submitters() -> Vec<Submitter> {
-    [("s1", Some("did:key:zA")), ("s2", Some("did:key:zA")), ("s1", Some("did:key:zB")), ("anon", None)]
-        .into_iter()
-        .map(|(session, principal)| Submitter { session: session.into(), principal: principal.map(Into::into) })
-        .collect()
+    [
+        ("s1", Some("did:key:zA")),
+        ("s2", Some("did:key:zA")),
+        ("s1", Some("did:key:zB")),
+        ("anon", None),
+    ]
+    .into_iter()
+    .map(|(session, principal)| Submitter {
+        session: session.into(),
+        principal: principal.map(Into::into),
+    })
+    .collect()
 }
 
 pub const IDS: [&str; 3] = ["of:x", "of:y", "of:z"];
@@ -72,16 +78,26 @@ impl Memory {
         match entropy.below(32) {
             30 => {
                 let at = Seq(entropy.below(model.branches[0].head as usize + 1) as u64);
-                return Action::Fork { name: BRANCHES[1].into(), at };
+                return Action::Fork {
+                    name: BRANCHES[1].into(),
+                    at,
+                };
             }
-            31 if entropy.one_in(4) => return Action::Close { name: BRANCHES[1].into() },
+            31 if entropy.one_in(4) => {
+                return Action::Close {
+                    name: BRANCHES[1].into(),
+                };
+            }
             28 | 29 if !self.sent.is_empty() => {
                 let (who, mut commit) = self.sent[entropy.below(self.sent.len())].clone();
                 if entropy.one_in(3) {
                     // The same localSeq with another payload.
                     commit = self.commit(entropy, model, &submitters[who], commit.local_seq.0);
                 }
-                return Action::Commit { who: submitters[who].clone(), commit };
+                return Action::Commit {
+                    who: submitters[who].clone(),
+                    commit,
+                };
             }
             _ => {}
         }
@@ -90,10 +106,19 @@ impl Memory {
         self.next[who] += 1;
         let commit = self.commit(entropy, model, &submitters[who], local_seq);
         self.sent.push((who, commit.clone()));
-        Action::Commit { who: submitters[who].clone(), commit }
+        Action::Commit {
+            who: submitters[who].clone(),
+            commit,
+        }
     }
 
-    fn commit(&self, entropy: &mut Entropy<'_>, model: &Model, who: &Submitter, local_seq: u64) -> ClientCommit {
+    fn commit(
+        &self,
+        entropy: &mut Entropy<'_>,
+        model: &Model,
+        who: &Submitter,
+        local_seq: u64,
+    ) -> ClientCommit {
         let mut parts = CommitParts::default();
         if entropy.one_in(6) {
             parts.branch = entropy.pick(&["f", "f", "nope"]).into();
@@ -110,7 +135,10 @@ impl Memory {
             parts.reads.confirmed.push(confirmed_read(entropy, model));
         }
         if entropy.one_in(3) {
-            parts.reads.pending.push(pending_read(entropy, model, who, local_seq));
+            parts
+                .reads
+                .pending
+                .push(pending_read(entropy, model, who, local_seq));
         }
         if entropy.one_in(6) {
             parts.preconditions.push(precondition(entropy, model, local_seq));
@@ -124,7 +152,13 @@ fn id(entropy: &mut Entropy<'_>) -> EntityId {
 }
 
 fn scope(entropy: &mut Entropy<'_>) -> Scope {
-    entropy.pick(&[Scope::Space, Scope::Space, Scope::Space, Scope::User, Scope::Session])
+    entropy.pick(&[
+        Scope::Space,
+        Scope::Space,
+        Scope::Space,
+        Scope::User,
+        Scope::Session,
+    ])
 }
 
 /// A path below `value`, at most two keys deep.
@@ -149,7 +183,11 @@ fn operation(entropy: &mut Entropy<'_>) -> Operation {
     match entropy.below(8) {
         0 | 1 => {
             let value = leaf(entropy);
-            Operation::Set { id, scope, value: value!({ "value": { "a": value, "b": { "a": 0, "c": [] } } }) }
+            Operation::Set {
+                id,
+                scope,
+                value: value!({ "value": { "a": value, "b": { "a": 0, "c": [] } } }),
+            }
         }
         2 => Operation::Delete { id, scope },
         _ => {
@@ -171,7 +209,10 @@ fn patch(entropy: &mut Entropy<'_>) -> PatchOp {
         _ => {
             let from = path(entropy, 1);
             let pointer = |path: &DocPath| memory_wire::pointer::encode_pointer(path);
-            PatchOp::from_value(&value!({ "op": "move", "from": (pointer(&from)), "path": (pointer(&target)) })).unwrap()
+            PatchOp::from_value(
+                &value!({ "op": "move", "from": (pointer(&from)), "path": (pointer(&target)) }),
+            )
+            .unwrap()
         }
     }
 }
@@ -199,8 +240,12 @@ fn confirmed_read(entropy: &mut Entropy<'_>, model: &Model) -> ConfirmedRead {
 
 /// Layers are mostly own accepted commits, sometimes refused, future or unknown ones.
 fn pending_read(entropy: &mut Entropy<'_>, model: &Model, who: &Submitter, local_seq: u64) -> PendingRead {
-    let own: Vec<u64> =
-        model.commits.iter().filter(|commit| commit.session == who.key()).map(|commit| commit.local_seq).collect();
+    let own: Vec<u64> = model
+        .commits
+        .iter()
+        .filter(|commit| commit.session == who.key())
+        .map(|commit| commit.local_seq)
+        .collect();
     let layer = |entropy: &mut Entropy<'_>| match own.is_empty() || entropy.one_in(8) {
         true => LocalSeq(1 + entropy.below(local_seq as usize + 1) as u64),
         false => LocalSeq(own[own.len() - 1 - entropy.below(own.len().min(4))]),
@@ -219,14 +264,23 @@ fn pending_read(entropy: &mut Entropy<'_>, model: &Model, who: &Submitter, local
 fn precondition(entropy: &mut Entropy<'_>, model: &Model, local_seq: u64) -> Precondition {
     let (id, scope) = (id(entropy), scope(entropy));
     match entropy.below(3) {
-        0 => Precondition::OriginCommitted { origin_local_seq: LocalSeq(1 + entropy.below(local_seq as usize) as u64) },
+        0 => Precondition::OriginCommitted {
+            origin_local_seq: LocalSeq(1 + entropy.below(local_seq as usize) as u64),
+        },
         1 => Precondition::EntityAbsent { id, scope },
         _ => {
-            let instance = InstanceId { id: id.clone(), scope_key: ScopeKey::space() };
+            let instance = InstanceId {
+                id: id.clone(),
+                scope_key: ScopeKey::space(),
+            };
             let document = model.state("", &instance, u64::MAX).flatten();
             let value = document.as_ref().and_then(|document| document.member("value"));
             let value_hash = value.map(|value| hash::precondition_value_hash(value).unwrap());
-            Precondition::EntityValueHash { id, scope, value_hash: value_hash.filter(|_| !entropy.one_in(4)) }
+            Precondition::EntityValueHash {
+                id,
+                scope,
+                value_hash: value_hash.filter(|_| !entropy.one_in(4)),
+            }
         }
     }
 }
@@ -238,7 +292,10 @@ pub fn instances() -> Vec<InstanceId> {
         instances.push(InstanceId::space(id));
         for who in submitters().iter().filter(|who| who.principal.is_some()) {
             for scope in [Scope::User, Scope::Session] {
-                instances.push(InstanceId::new(id, ScopeKey::resolve(scope, &who.identity()).unwrap()));
+                instances.push(InstanceId::new(
+                    id,
+                    ScopeKey::resolve(scope, &who.identity()).unwrap(),
+                ));
             }
         }
     }
