@@ -73,6 +73,8 @@ pub struct DemandRegistry {
     /// Instances warmed by a landed foreign batch or a verb: identity-less roots for the rest of the tenure.
     warm: BTreeSet<InstanceId>,
     names: BTreeMap<(EntityId, Scope), usize>,
+    /// Pairs on any instance of an entity: asked before every run of a node.
+    pairs: BTreeMap<EntityId, BTreeSet<Pair>>,
 }
 
 impl DemandRegistry {
@@ -135,17 +137,25 @@ impl DemandRegistry {
         change
             .entered
             .retain(|name| !change.left.contains(name) || self.names.contains_key(name));
+        self.pairs.clear();
+        for (instance, entry) in &next {
+            self.pairs
+                .entry(instance.id.clone())
+                .or_default()
+                .extend(entry.pairs.iter().cloned());
+        }
         self.rows = next;
         change
     }
 
     /// Demanding pairs of an entity, whatever instance each demands.
     pub fn pairs_of(&self, id: &EntityId) -> Vec<ScopeIdentity> {
-        let mut pairs = BTreeSet::new();
-        for (_, entry) in self.rows.iter().filter(|(instance, _)| instance.id == *id) {
-            pairs.extend(entry.pairs.iter().cloned());
-        }
-        pairs.iter().map(ScopeIdentity::from).collect()
+        self.pairs
+            .get(id)
+            .into_iter()
+            .flatten()
+            .map(ScopeIdentity::from)
+            .collect()
     }
 
     /// Demanded roots, in order.

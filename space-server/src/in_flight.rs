@@ -56,9 +56,35 @@ impl InFlight {
         }
     }
 
-    /// A wave decided about these events: their guards go, whatever their stage.
-    pub fn release_events(&mut self, events: &[EventId]) {
+    /// A wave took these events back: their guards go, whatever their stage, and their entries are drained again.
+    pub fn requeued(&mut self, events: &[EventId]) {
         self.guards.retain(|key, _| !events.contains(&key.event));
+    }
+
+    /// A wave landed these events' consequences: they are done with.
+    pub fn committed(&mut self, events: &[EventId]) {
+        self.guards.retain(|key, _| !events.contains(&key.event));
+        self.deferrals.retain(|key, _| !events.contains(&key.event));
+    }
+
+    /// Seq of the oldest entry that is known and not decided: the watermark may not pass it (SS-580). Marked ones are
+    /// left out, because their wave decides.
+    pub fn lowest_open(&self) -> Option<Seq> {
+        let queued = self
+            .guards
+            .iter()
+            .filter(|(_, stage)| **stage == Stage::Queued)
+            .map(|(key, _)| key);
+        let deferred = self
+            .deferrals
+            .keys()
+            .filter(|key| !self.guards.contains_key(*key));
+        queued.chain(deferred).map(|key| key.seq).min()
+    }
+
+    /// True when some entry waits for another attempt.
+    pub fn has_deferred(&self) -> bool {
+        self.deferrals.keys().any(|key| !self.guards.contains_key(key))
     }
 
     /// Stage of an entry.
@@ -72,11 +98,6 @@ impl InFlight {
         let count = self.deferrals.entry(key.clone()).or_insert(0);
         *count += 1;
         *count
-    }
-
-    /// The entry is done with; its deferrals are forgotten.
-    pub fn settle(&mut self, key: &EntryKey) {
-        self.deferrals.remove(key);
     }
 
     /// Guards out now.
@@ -109,7 +130,8 @@ mod tests {
         guards.mark(&key(1));
         guards.release_unmarked(&key(1));
         assert_eq!(guards.stage(&key(1)), Some(Stage::Marked));
-        guards.release_events(&["e1".into()]);
+        assert_eq!(guards.lowest_open(), None, "its wave decides");
+        guards.requeued(&["e1".into()]);
         assert!(guards.is_empty());
     }
 
@@ -121,7 +143,9 @@ mod tests {
             assert_eq!(guards.defer(&key(1)), n);
         }
         assert_eq!(guards.defer(&key(2)), 1);
-        guards.settle(&key(1));
+        assert_eq!(guards.lowest_open(), Some(Seq(1)));
+        guards.committed(&["e1".into()]);
+        assert!(!guards.has_deferred());
         guards.enter(key(1));
         assert_eq!(guards.defer(&key(1)), 1);
     }

@@ -200,13 +200,8 @@ impl Wave {
         derived_through: Option<Seq>,
     ) -> Outcome {
         loop {
-            let batch = batch::build(
-                &self.home,
-                self.basis,
-                derived_through,
-                &self.contributions,
-                &resolution,
-            );
+            let carried = self.carried(&mut resolution, derived_through);
+            let batch = batch::build(&self.home, self.basis, carried, &self.contributions, &resolution);
             if batch.is_vacuous() {
                 return self.outcome(&resolution, foreign, None);
             }
@@ -241,6 +236,23 @@ impl Wave {
                 return self.withdraw_all(Aborted::Rejected, foreign);
             }
         }
+    }
+
+    /// The watermark this round may carry (SS-586).
+    fn carried(&self, resolution: &mut Resolution, derived_through: Option<Seq>) -> Option<Seq> {
+        let requeues = resolution
+            .withdrawn
+            .values()
+            .any(|why| *why == Withdrawal::Requeue);
+        let Some(promise) = self.promise.as_ref().filter(|_| requeues) else {
+            return derived_through;
+        };
+        for (ix, contribution) in self.contributions.iter().enumerate() {
+            if contribution.run.action_id == promise.action {
+                resolution.withdraw_by_kind(ix, contribution);
+            }
+        }
+        Some(promise.otherwise)
     }
 
     fn outcome(&self, resolution: &Resolution, foreign: Vec<ForeignLanding>, seq: Option<Seq>) -> Outcome {

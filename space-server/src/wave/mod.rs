@@ -124,7 +124,17 @@ pub struct Wave {
     /// Events one of whose seals failed (SS-605).
     failed_events: Vec<EventId>,
     counts: SealCounts,
+    promise: Option<Promise>,
     closed: bool,
+}
+
+/// A watermark that holds only if every event of the wave lands.
+#[derive(Clone, Debug)]
+struct Promise {
+    /// The action that writes it.
+    action: &'static str,
+    /// What the commit carries when it cannot be kept.
+    otherwise: Seq,
 }
 
 impl Wave {
@@ -146,6 +156,7 @@ impl Wave {
             contributions: Vec::new(),
             failed_events: Vec::new(),
             counts: SealCounts::default(),
+            promise: None,
             closed: false,
         }
     }
@@ -178,6 +189,12 @@ impl Wave {
     /// True when nothing sealed and nothing failed to.
     pub fn is_empty(&self) -> bool {
         self.contributions.is_empty() && self.failed_events.is_empty()
+    }
+
+    /// The run of `action` promises a watermark. If an event of the wave goes back to its stream, the promise is
+    /// withdrawn and the commit carries `otherwise` (SS-586).
+    pub fn promise(&mut self, action: &'static str, otherwise: Seq) {
+        self.promise = Some(Promise { action, otherwise });
     }
 
     /// Notes that a seal of this kind failed elsewhere: an event's seal that failed requeues the whole event,
