@@ -8,10 +8,12 @@ use std::cell::Cell;
 
 use memory_wire::{EntityId, EventId, Object, Scope, SpaceId, Value, hash, value};
 use rustc_hash::FxHashMap;
+use smol_str::SmolStr;
 
 use crate::error::RunnerError;
 use crate::keys::{push_json_path, push_json_string};
 use crate::link::Link;
+use crate::value_write::WriteFrame;
 
 /// RUN-800: the id that `cause` gives within `source` (extra members hashed beside the cause; usually empty).
 pub fn create_ref(source: &Object, cause: Value) -> EntityId {
@@ -276,5 +278,13 @@ impl Frame {
             });
         }
         Ok(self.next_anchored())
+    }
+}
+
+impl WriteFrame for Frame {
+    fn anchor(&self, space: &SpaceId, id: &EntityId, path: &[SmolStr]) -> EntityId {
+        let mut parent = Link::to_document(space.clone(), id.clone(), Scope::Space);
+        parent.path = path.to_vec();
+        anchored_element(&parent, self.next_anchored(), self.cause.clone())
     }
 }

@@ -23,7 +23,7 @@ use crate::overlay::Overlay;
 use crate::pattern::{Pattern, PatternGraph, PatternIdentity, PatternRegistry, PieceLinks};
 use crate::piece::{self, RunningPiece};
 use crate::promise::Promise;
-use crate::scheduler::{NodeKind, NodeSpec, Scheduler, SendOptions, Step, Timing};
+use crate::scheduler::{NodeKind, NodeSpec, Scheduler, SendOptions, Timing};
 use crate::schema_read::View;
 use crate::seal::{PieceLoader, PieceStart};
 use crate::storage_manager::StorageManager;

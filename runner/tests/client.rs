@@ -77,7 +77,9 @@ impl Pair {
             let served = self.server.store.serve();
             match step {
                 Step::Quiet { wake_at: Some(at) } if !served => {
-                    self.client.clock.advance((at - self.client.clock.now_ms()).max(1));
+                    self.client
+                        .clock
+                        .advance((at - self.client.clock.now_ms()).max(1));
                 }
                 Step::Quiet { wake_at: None } if !served => return,
                 Step::Quiet { .. } | Step::Yielded => {}
@@ -94,15 +96,23 @@ impl Pair {
             scope: Scope::Space,
             value: value!({ "value": { "seq": (seq.0 + 1) } }),
         };
-        self.server.store.apply_derived(vec![Write { key: ScopeKey::space(), operation: watermark }]);
+        self.server.store.apply_derived(vec![Write {
+            key: ScopeKey::space(),
+            operation: watermark,
+        }]);
     }
 
     fn send(&self, stream: &str, event: Value) -> Told {
         let told = Told::default();
         let tell = Rc::clone(&told);
-        let link = Link { path: vec![stream.into()], ..self.root.clone() };
+        let link = Link {
+            path: vec![stream.into()],
+            ..self.root.clone()
+        };
         let options = SendOptions {
-            on_outcome: Some(Box::new(move |o: &EventOutcome| *tell.borrow_mut() = Some(o.clone()))),
+            on_outcome: Some(Box::new(move |o: &EventOutcome| {
+                *tell.borrow_mut() = Some(o.clone())
+            })),
             ..SendOptions::default()
         };
         self.client.runtime.send(&link, event, options).expect("sent");
@@ -113,22 +123,35 @@ impl Pair {
     fn watch(&self, field: &str) -> (Shown, Subscription) {
         let shown = Shown::default();
         let seen = Rc::clone(&shown);
-        let subscription = self.client.runtime.cell(self.root.clone()).key(field).sink(move |view| {
-            seen.borrow_mut().push(view.as_ref().map(|v| v.to_value()).unwrap_or(Value::Undefined));
-            None
-        });
+        let subscription = self
+            .client
+            .runtime
+            .cell(self.root.clone())
+            .key(field)
+            .sink(move |view| {
+                seen.borrow_mut()
+                    .push(view.as_ref().map(|v| v.to_value()).unwrap_or(Value::Undefined));
+                None
+            });
         self.client_settles();
         (shown, subscription)
     }
 
     fn id(&self, name: &str) -> EntityId {
         let links = piece::derived_links(&LunchPoll.graph(), &self.root);
-        let found = links.internals.into_iter().find(|(cause, _)| cause.as_str() == Some(name));
+        let found = links
+            .internals
+            .into_iter()
+            .find(|(cause, _)| cause.as_str() == Some(name));
         found.unwrap_or_else(|| panic!("no {name}")).1.id
     }
 
     fn standing_layers(&self) -> usize {
-        self.client.runtime.overlay().expect("a client has one").standing()
+        self.client
+            .runtime
+            .overlay()
+            .expect("a client has one")
+            .standing()
     }
 }
 
@@ -152,19 +175,30 @@ fn an_echo_shows_at_once_and_the_server_decides() {
     // The serving side has not moved: this is the echo.
     assert_value(&last(&tally), value!([{ "option": "Pizza", "votes": 0.0 }]));
     assert_value(&last(&preview), value!("SU"));
-    assert!(told.borrow().is_none(), "the caller is told the consequence, never the echo");
+    assert!(
+        told.borrow().is_none(),
+        "the caller is told the consequence, never the echo"
+    );
     assert!(pair.standing_layers() > 0);
     let tally_of_everybody = pair.server.store.value(&ScopeKey::space(), &pair.id("options"));
     assert_value(&tally_of_everybody, value!([]));
 
     pair.publish();
     pair.client_settles();
-    assert!(matches!(*told.borrow(), Some(EventOutcome::Handled)), "{:?}", told.borrow());
+    assert!(
+        matches!(*told.borrow(), Some(EventOutcome::Handled)),
+        "{:?}",
+        told.borrow()
+    );
     assert_value(&last(&tally), value!([{ "option": "Pizza", "votes": 0.0 }]));
     assert_value(&last(&preview), value!("SU"));
     assert_eq!(pair.standing_layers(), 0, "every layer is covered");
     // I-10: from the echo on, what was there never went away in between.
-    let flickers = tally.borrow().iter().skip_while(|v| !value_equal(v, &last(&tally))).any(|v| !value_equal(v, &last(&tally)));
+    let flickers = tally
+        .borrow()
+        .iter()
+        .skip_while(|v| !value_equal(v, &last(&tally)))
+        .any(|v| !value_equal(v, &last(&tally)));
     assert!(!flickers, "{:?}", tally.borrow());
 }
 
@@ -189,8 +223,15 @@ fn run_703_a_refused_event_takes_its_echo_along() {
         { "op": "add", "path": (format!("/value/entries/{index}/error")), "value": "an option needs a title" },
     ]))
     .expect("well-formed");
-    let operation = Operation::Patch { id: sidecar, scope: Scope::Space, patches };
-    pair.server.store.apply_derived(vec![Write { key: ScopeKey::space(), operation }]);
+    let operation = Operation::Patch {
+        id: sidecar,
+        scope: Scope::Space,
+        patches,
+    };
+    pair.server.store.apply_derived(vec![Write {
+        key: ScopeKey::space(),
+        operation,
+    }]);
     pair.client_settles();
     match &*told.borrow() {
         Some(EventOutcome::Failed(error)) => assert_eq!(error.message, "an option needs a title"),
@@ -210,10 +251,23 @@ fn a_client_commits_nothing_it_computed() {
     pair.send("vote", value!({ "option": "Pizza" }));
     pair.client_settles();
     assert_eq!(pair.server.store.server_seq(), Seq(seq.0 + 1), "one append");
-    let new: Vec<_> = pair.server.store.instances().into_iter().filter(|i| !before.contains(i)).collect();
-    assert!(new.iter().all(|(_, id)| id.as_str().starts_with("of:stream-events:")), "{new:?}");
+    let new: Vec<_> = pair
+        .server
+        .store
+        .instances()
+        .into_iter()
+        .filter(|i| !before.contains(i))
+        .collect();
+    assert!(
+        new.iter()
+            .all(|(_, id)| id.as_str().starts_with("of:stream-events:")),
+        "{new:?}"
+    );
     let user = ScopeKey::resolve(Scope::User, &pair.client.me).expect("signed in");
-    assert_value(&pair.server.store.value(&user, &pair.id("myVote")), Value::Undefined);
+    assert_value(
+        &pair.server.store.value(&user, &pair.id("myVote")),
+        Value::Undefined,
+    );
 }
 
 /// RUN-706: a divergent echo gives way to what the server says.
@@ -224,8 +278,15 @@ fn run_706_divergence_is_silent() {
     // Somebody else's option is stored first, and the client does not know yet.
     let bob = ScopeIdentity::session("did:key:z6MkBob", "s1");
     let links = piece::derived_links(&LunchPoll.graph(), &pair.root);
-    let add = links.internals.iter().find(|(c, _)| c.as_str() == Some("addOption")).expect("a stream").1.clone();
-    pair.server.fire(&add, &bob, "bob-1", value!({ "title": "Ramen" }));
+    let add = links
+        .internals
+        .iter()
+        .find(|(c, _)| c.as_str() == Some("addOption"))
+        .expect("a stream")
+        .1
+        .clone();
+    pair.server
+        .fire(&add, &bob, "bob-1", value!({ "title": "Ramen" }));
     pair.send("addOption", value!({ "title": "Pizza" }));
     pair.client_settles();
     assert_value(&last(&options), value!(["Pizza"]));

@@ -7,8 +7,9 @@ mod store_double;
 use memory_wire::equality::value_equal;
 use memory_wire::{EntityId, Scope, ScopeIdentity, ScopeKey, Value, value};
 use runner::entity_derivation::entity_for;
+use runner::error::RunnerError;
 use runner::link::Link;
-use runner::pattern::Pattern;
+use runner::pattern::{GraphBuilder, Pattern, PatternGraph, PatternIdentity, fields};
 use runner::piece;
 use runner::scheduler::ServedFailure;
 use runner::seal::refusal;
@@ -348,4 +349,198 @@ fn run_602_kinds_of_stamps() {
         kinds,
         [(RunKind::EventHandler, true), (RunKind::Derivation, false)]
     );
+}
+
+/// RUN-553: an event for a piece that does not run here starts it from what the store holds, and is then handled.
+#[test]
+fn run_553_an_event_starts_its_piece() {
+    let alice = who(ALICE, "s1");
+    let poll = poll(&[alice.clone()]);
+    poll.bench.runtime.stop(&poll.root);
+    assert!(!poll.bench.runtime.is_running(&poll.root));
+    poll.fire("addOption", &alice, "e1", value!({ "title": "Pizza" }));
+    poll.bench.quiesce();
+    assert!(poll.bench.runtime.is_running(&poll.root));
+    assert_value(&poll.value("options", &ScopeKey::space()), value!(["Pizza"]));
+}
+
+/// RUN-553, SS-833: a stream of no piece is a drop, not a wait.
+#[test]
+fn run_553_an_event_nobody_can_handle_is_dropped() {
+    let alice = who(ALICE, "s1");
+    let poll = poll(&[alice.clone()]);
+    let nowhere = Link::to_document(
+        poll.bench.store.space(),
+        EntityId::from("of:nowhere"),
+        Scope::Space,
+    );
+    poll.bench.fire(&nowhere, &alice, "e1", value!({}));
+    poll.bench.drain();
+    poll.bench.settle();
+    let failures = poll.bench.host.failures();
+    assert!(
+        matches!(&failures[..], [(_, ServedFailure::Dropped(_))]),
+        "{failures:?}"
+    );
+}
+
+/// RUN-553, SS-816: a piece whose program is not known here is waited for.
+#[test]
+fn run_553_an_event_of_an_unknown_program_is_deferred() {
+    let alice = who(ALICE, "s1");
+    let store = StoreDouble::default();
+    let first = bench(&store);
+    let root = Link::to_document(store.space(), entity_for(Value::from("poll")), Scope::Space);
+    first.start(&LunchPoll, &root);
+    first.quiesce();
+    first.runtime.dispose();
+    let bench = bench(&store);
+    let poll = Poll { bench, root };
+    poll.fire("addOption", &alice, "e1", value!({ "title": "Pizza" }));
+    poll.bench.drain();
+    poll.bench.settle();
+    let failures = poll.bench.host.failures();
+    assert!(
+        matches!(&failures[..], [(_, ServedFailure::Deferred(_))]),
+        "{failures:?}"
+    );
+}
+
+/// A second server takes over from what the first one stored, and computes what is demanded.
+#[test]
+fn a_fresh_runtime_goes_on_where_another_stopped() {
+    let (alice, bob) = (who(ALICE, "s1"), who(BOB, "s1"));
+    let first = poll(&[alice.clone(), bob.clone()]);
+    first.fire("addOption", &alice, "e1", value!({ "title": "Pizza" }));
+    first.fire("vote", &bob, "e2", value!({ "option": "Pizza" }));
+    first.bench.quiesce();
+    first.bench.runtime.dispose();
+    let bench = bench(&first.bench.store);
+    bench.runtime.register_pattern(&LunchPoll);
+    let started = bench.runtime.ensure_piece_running(&first.root);
+    bench.settle();
+    assert!(matches!(
+        started.peek(),
+        Some(Ok(runner::runtime::StructureLoad::Started))
+    ));
+    bench.demand(&LunchPoll, &first.root, &[alice.clone(), bob.clone()]);
+    let second = Poll {
+        bench,
+        root: first.root.clone(),
+    };
+    second.fire("vote", &alice, "e3", value!({ "option": "Pizza" }));
+    second.bench.quiesce();
+    assert_value(&second.value("standing", &user(&alice)), value!("Pizza has 2"));
+    assert_value(&second.value("standing", &user(&bob)), value!("Pizza has 2"));
+}
+
+/// A piece whose handler sends on: what is asked for is counted by another handler.
+struct Relay;
+
+impl Pattern for Relay {
+    fn identity(&self) -> PatternIdentity {
+        PatternIdentity::native("runner-tests", "relay", "1")
+    }
+
+    fn graph(&self) -> PatternGraph {
+        let mut g = GraphBuilder::new(&self.identity(), value!({ "type": "object" }));
+        let seen = g.state("seen", value!({ "type": "number", "default": 0 }));
+        let by = g.scoped_state("by", Scope::User, value!({ "type": "number", "default": 0 }));
+        let count = g.handler(
+            "count",
+            fields([("seen", (&seen).into()), ("by", (&by).into())]),
+            value!({ "type": "object" }),
+            |_, state, _| {
+                state.cell("seen")?.increment(1.0)?;
+                state.cell("by")?.increment(1.0)
+            },
+        );
+        let ask = g.handler(
+            "ask",
+            fields([("next", (&count).into())]),
+            value!({ "type": "object" }),
+            |cx, state, event| {
+                cx.send(&state.cell("next")?, event.clone())?;
+                match event.member("fail") {
+                    Some(_) => Err(RunnerError::Refused {
+                        reason: "asked to fail".to_owned(),
+                    }),
+                    None => Ok(()),
+                }
+            },
+        );
+        g.result(
+            value!({ "type": "object" }),
+            fields([("count", (&count).into()), ("ask", (&ask).into())]),
+        )
+    }
+}
+
+/// RUN-571, RUN-572: an emitted event is an entry of the emitter's own transaction, inherits its actor, and its copy is
+/// handled in the same wave; what a failing handler sent dies with it.
+#[test]
+fn run_572_an_emission_is_handled_in_its_own_wave_as_the_same_actor() {
+    let alice = who(ALICE, "s1");
+    let store = StoreDouble::default();
+    let bench = bench(&store);
+    let root = Link::to_document(store.space(), entity_for(Value::from("relay")), Scope::Space);
+    bench.start(&Relay, &root);
+    bench.quiesce();
+    let links = piece::derived_links(&Relay.graph(), &root);
+    let link = |name: &str| {
+        links
+            .internals
+            .iter()
+            .find(|(c, _)| c.as_str() == Some(name))
+            .expect("an internal")
+            .1
+            .clone()
+    };
+    bench.fire(&link("ask"), &alice, "e1", value!({}));
+    bench.drain();
+    bench.settle();
+    let names: Vec<String> = bench.host.wave().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["ask", "count"], "one wave");
+    bench.commit_wave();
+    assert_value(&store.value(&ScopeKey::space(), &link("seen").id), value!(1.0));
+    assert_value(&store.value(&user(&alice), &link("by").id), value!(1.0));
+    // The durable entry names the actor, and its mark is the host's to write (SS-734).
+    let entries: Vec<Value> = store
+        .pending_entries()
+        .into_iter()
+        .map(|(_, _, entry)| entry)
+        .collect();
+    assert_eq!(entries.len(), 1);
+    assert_eq!(
+        entries[0].at_path(&["firedAt", "user"]).and_then(Value::as_str),
+        Some(ALICE)
+    );
+    assert_eq!(
+        entries[0]
+            .at_path(&["firedAt", "session"])
+            .and_then(Value::as_str),
+        Some("s1")
+    );
+
+    bench.fire(&link("ask"), &alice, "e2", value!({ "fail": true }));
+    bench.runtime.scheduler().clear_run_trace();
+    bench.drain();
+    bench.settle();
+    let runs: Vec<String> = bench
+        .runtime
+        .scheduler()
+        .run_trace()
+        .iter()
+        .filter_map(|r| r.event_id.as_ref())
+        .map(|e| e.to_string())
+        .collect();
+    assert!(runs.contains(&"e2".to_owned()), "{runs:?}");
+    bench.commit_wave();
+    let pending: Vec<Value> = store
+        .pending_entries()
+        .iter()
+        .filter_map(|(_, _, e)| e.member("eventId").cloned())
+        .collect();
+    // The unmarked copy was drained, as SS-824 says; of e2 there is its own entry and nothing that it sent.
+    assert_value(&Value::from(pending), value!(["e2"]));
 }

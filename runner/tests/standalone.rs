@@ -228,3 +228,184 @@ fn run_828_a_second_runtime_resumes_the_piece() {
     bob.settle();
     bob.assert_shows(&root, "standing", value!("Pizza has 1"));
 }
+
+/// The embedder's way: one task drives, I/O wakes it, and `settled` returns when everything is durable.
+#[tokio::test(flavor = "current_thread")]
+async fn settled_waits_for_the_store() {
+    let store = StoreDouble::default();
+    let clock = ManualClock::at(1_700_000_000_000);
+    let signal = WakeSignal::new();
+    let wake = signal.wake();
+    let storage = store.storage("alice", &clock, move |options| options.wake = wake);
+    let runtime = Runtime::new(RuntimeOptions {
+        posture: Posture::Standalone,
+        storage,
+        signal,
+        timer: Rc::new(VirtualTime(clock.clone())),
+    });
+    let local = tokio::task::LocalSet::new();
+    local
+        .run_until(async move {
+            let peer = store.clone();
+            let serving = tokio::task::spawn_local(async move {
+                loop {
+                    peer.serve();
+                    tokio::task::yield_now().await;
+                }
+            });
+            let root = Link::to_document(
+                store.space(),
+                entity_for(Value::from("poll")),
+                memory_wire::Scope::Space,
+            );
+            let tx = runtime.edit();
+            runtime
+                .run(&tx, &LunchPoll, value!({}), &root)
+                .expect("the piece starts");
+            drop(tx.commit());
+            let stream = Link {
+                path: vec!["addOption".into()],
+                ..root.clone()
+            };
+            runtime
+                .send(&stream, value!({ "title": "Pizza" }), SendOptions::default())
+                .expect("sent");
+            let shown = runtime.cell(root.clone()).key("tally").pull();
+            let shown = runtime.wait_on(shown).await.expect("readable").to_value();
+            assert!(
+                value_equal(&shown, &value!([{ "option": "Pizza", "votes": 0.0 }])),
+                "{shown:?}"
+            );
+            runtime.settled().await;
+            let links = piece::derived_links(&LunchPoll.graph(), &root);
+            let options = links
+                .internals
+                .iter()
+                .find(|(c, _)| c.as_str() == Some("options"))
+                .expect("a state");
+            assert!(value_equal(
+                &store.value(&ScopeKey::space(), &options.1.id),
+                &value!(["Pizza"])
+            ));
+            runtime.dispose();
+            assert!(runtime.is_idle());
+            serving.abort();
+        })
+        .await;
+}
+
+/// RUN-903: the output is the chosen branch's link; branches are not read to choose.
+#[test]
+fn run_903_choice_builtins_hand_on_links() {
+    use runner::builtins::Builtin;
+    use runner::pattern::{GraphBuilder, PatternGraph, PatternIdentity, fields};
+    struct Chooser;
+    impl Pattern for Chooser {
+        fn identity(&self) -> PatternIdentity {
+            PatternIdentity::native("runner-tests", "chooser", "1")
+        }
+        fn graph(&self) -> PatternGraph {
+            let mut g = GraphBuilder::new(&self.identity(), value!({ "type": "object" }));
+            let open = g.state("open", value!({ "type": "boolean", "default": true }));
+            let yes = g.state("yes", value!({ "type": "string", "default": "Y" }));
+            let no = g.state("no", value!({ "type": "string", "default": "N" }));
+            let inputs = fields([
+                ("condition", (&open).into()),
+                ("ifTrue", (&yes).into()),
+                ("ifFalse", (&no).into()),
+            ]);
+            let which = g.builtin("which", Builtin::IfElse, inputs, value!(true));
+            let either = fields([("condition", (&no).into()), ("fallback", (&yes).into())]);
+            let either = g.builtin("either", Builtin::Unless, either, value!(true));
+            let both = fields([("condition", (&open).into()), ("value", (&yes).into())]);
+            let both = g.builtin("both", Builtin::When, both, value!(true));
+            let set = g.handler(
+                "set",
+                fields([("open", (&open).into())]),
+                value!(true),
+                |_, state, event| state.cell("open")?.set(event.clone()),
+            );
+            g.result(
+                value!({ "type": "object" }),
+                fields([
+                    ("which", (&which).into()),
+                    ("either", (&either).into()),
+                    ("both", (&both).into()),
+                    ("set", (&set).into()),
+                ]),
+            )
+        }
+    }
+    let store = StoreDouble::default();
+    let bench = bench(&store, "alice");
+    let root = bench.piece();
+    let tx = bench.runtime.edit();
+    bench
+        .runtime
+        .run(&tx, &Chooser, value!({}), &root)
+        .expect("the piece starts");
+    drop(tx.commit());
+    bench.settle();
+    bench.assert_shows(&root, "which", value!("Y"));
+    bench.assert_shows(&root, "either", value!("N"));
+    bench.assert_shows(&root, "both", value!("Y"));
+    bench.send(&root, "set", value!(false));
+    bench.assert_shows(&root, "which", value!("N"));
+    bench.assert_shows(&root, "both", value!(false));
+}
+
+/// RUN-540: while a required input is absent the body is not called and the output is `undefined`; its arrival runs it.
+#[test]
+fn run_540_an_unavailable_argument_keeps_the_body_from_running() {
+    use runner::pattern::{GraphBuilder, PatternGraph, PatternIdentity, fields};
+    struct Careful;
+    impl Pattern for Careful {
+        fn identity(&self) -> PatternIdentity {
+            PatternIdentity::native("runner-tests", "careful", "1")
+        }
+        fn graph(&self) -> PatternGraph {
+            let mut g = GraphBuilder::new(&self.identity(), value!({ "type": "object" }));
+            let name = g.state("name", value!({ "type": "string" }));
+            let hello = g.derive(
+                "hello",
+                fields([("name", (&name).into())]),
+                value!(true),
+                |_, arg| {
+                    let name = arg.text("name")?;
+                    assert!(!name.is_empty(), "called without its argument");
+                    Ok(Value::from(format!("hello {name}")))
+                },
+            );
+            g.require(&["name"]);
+            let set = g.handler(
+                "set",
+                fields([("name", (&name).into())]),
+                value!(true),
+                |_, state, event| state.cell("name")?.set(event.clone()),
+            );
+            g.result(
+                value!({ "type": "object" }),
+                fields([("hello", (&hello).into()), ("set", (&set).into())]),
+            )
+        }
+    }
+    let store = StoreDouble::default();
+    let bench = bench(&store, "alice");
+    let root = bench.piece();
+    let tx = bench.runtime.edit();
+    bench
+        .runtime
+        .run(&tx, &Careful, value!({}), &root)
+        .expect("the piece starts");
+    drop(tx.commit());
+    let told = Rc::new(RefCell::new(0));
+    let tell = Rc::clone(&told);
+    bench
+        .runtime
+        .scheduler()
+        .set_error_observer(Rc::new(move |_, _| *tell.borrow_mut() += 1));
+    bench.assert_shows(&root, "hello", Value::Undefined);
+    bench.send(&root, "set", value!("Ada"));
+    bench.assert_shows(&root, "hello", value!("hello Ada"));
+    assert_eq!(*told.borrow(), 0, "an absent argument is no error");
+}

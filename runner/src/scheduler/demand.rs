@@ -12,7 +12,7 @@ use crate::keys::EntityNameKey;
 use crate::scheduler::events::{Queued, QueuedEvent};
 use crate::scheduler::node::NodeId;
 use crate::scheduler::trigger::ReadLog;
-use crate::scheduler::{NodeKind, Scheduler};
+use crate::scheduler::{NodeKind, Scheduler, StreamKey};
 use crate::transaction::{RunTx, SourceAction};
 
 impl Scheduler {
@@ -51,13 +51,14 @@ impl Scheduler {
     pub fn invalidate_for_demand_roots(&self, roots: &[EntityId]) {
         let woken = {
             let mut state = self.0.state.borrow_mut();
-            let concerned: Vec<NodeId> = state
-                .graph
-                .nodes()
-                .filter(|node| node.fan_out.as_ref().is_some_and(|f| f.narrowed()))
-                .filter(|node| node.spec.demand_roots.iter().any(|root| roots.contains(root)))
-                .map(|node| node.id)
-                .collect();
+            let narrowed = |id: &NodeId| {
+                state
+                    .graph
+                    .node(*id)
+                    .and_then(|node| node.fan_out.as_ref())
+                    .is_some_and(|f| f.narrowed())
+            };
+            let concerned: Vec<NodeId> = state.graph.beneath(roots).into_iter().filter(narrowed).collect();
             for id in &concerned {
                 state.graph.reconsider(*id);
             }
@@ -79,9 +80,14 @@ impl Scheduler {
             };
             let belongs = state
                 .handlers
-                .iter()
-                .filter(|h| h.stream.same_place(&queued.event.stream))
-                .any(|h| h.code.demand_roots().iter().any(|root| roots.contains(root)));
+                .get(&StreamKey::of(&queued.event.stream))
+                .is_some_and(|handler| {
+                    handler
+                        .code
+                        .demand_roots()
+                        .iter()
+                        .any(|root| roots.contains(root))
+                });
             if belongs && !actors.contains(&actor) {
                 actors.push(actor);
             }
@@ -132,11 +138,15 @@ impl Scheduler {
     /// A run that sealed was marked clean; when its whole wave is withdrawn for reasons that are not its own, exactly
     /// that instance runs again (SS-206, SS-721).
     pub fn rearm_withdrawn(&self, tx: &RunTx) {
-        let Some(SourceAction(ordinal)) = tx.source_action() else { return };
+        let Some(SourceAction(ordinal)) = tx.source_action() else {
+            return;
+        };
         let id = NodeId(ordinal);
         {
             let mut state = self.0.state.borrow_mut();
-            let Some(node) = state.graph.node_mut(id) else { return };
+            let Some(node) = state.graph.node_mut(id) else {
+                return;
+            };
             if let (Some(fan_out), Some(identity)) = (&mut node.fan_out, tx.scope_identity())
                 && let Some(key) = fan_out.key_at_ratchet(&identity)
             {

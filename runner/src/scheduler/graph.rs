@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use memory_wire::{ScopeIdentity, Value};
+use memory_wire::{EntityId, ScopeIdentity, Value};
 use rustc_hash::FxHashMap;
 
 use crate::address::Address;
@@ -26,8 +26,9 @@ pub(crate) struct Graph {
     by_trigger: FxHashMap<EntityKey, BTreeSet<NodeId>>,
     readers: FxHashMap<EntityNameKey, BTreeSet<NodeId>>,
     writers: FxHashMap<EntityNameKey, BTreeSet<NodeId>>,
-    /// Nodes that are not clean (RUN-501).
-    stale: BTreeSet<NodeId>,
+    /// Live nodes that are not clean: what a pass looks at. Dormant dirt is in no index (RUN-523).
+    due: BTreeSet<NodeId>,
+    by_demand_root: FxHashMap<EntityId, BTreeSet<NodeId>>,
     /// Host demand by name key, refcounted (RUN-522).
     demanded: FxHashMap<EntityNameKey, usize>,
 }
@@ -41,7 +42,8 @@ impl Graph {
             by_trigger: FxHashMap::default(),
             readers: FxHashMap::default(),
             writers: FxHashMap::default(),
-            stale: BTreeSet::new(),
+            due: BTreeSet::new(),
+            by_demand_root: FxHashMap::default(),
             demanded: FxHashMap::default(),
         }
     }
@@ -58,9 +60,32 @@ impl Graph {
         self.nodes.values()
     }
 
-    /// Nodes that are not clean, in registration order.
-    pub(crate) fn stale(&self) -> impl Iterator<Item = &Node> {
-        self.stale.iter().filter_map(|id| self.nodes.get(id))
+    /// Live nodes that are not clean, in registration order.
+    pub(crate) fn due(&self) -> impl Iterator<Item = &Node> {
+        self.due.iter().filter_map(|id| self.nodes.get(id))
+    }
+
+    /// Nodes beneath any of these piece roots, in registration order.
+    pub(crate) fn beneath(&self, roots: &[EntityId]) -> BTreeSet<NodeId> {
+        roots
+            .iter()
+            .filter_map(|root| self.by_demand_root.get(root))
+            .flatten()
+            .copied()
+            .collect()
+    }
+
+    /// Brings the index of due nodes in line with one node.
+    fn note_due(&mut self, id: NodeId) {
+        if self
+            .nodes
+            .get(&id)
+            .is_some_and(|node| node.stale() && node.live())
+        {
+            self.due.insert(id);
+        } else {
+            self.due.remove(&id);
+        }
     }
 
     /// O(1) index inserts: no run, no load (RUN-503). A node registered by a running one gets provisional demand.
@@ -97,8 +122,11 @@ impl Graph {
             retries: 0,
             fan_out: None,
         };
+        for root in &node.spec.demand_roots {
+            self.by_demand_root.entry(root.clone()).or_default().insert(id);
+        }
         self.nodes.insert(id, node);
-        self.stale.insert(id);
+        self.note_due(id);
         if let Some(parent) = parent.and_then(|p| self.nodes.get_mut(&p)) {
             parent.children.insert(id);
         }
@@ -125,7 +153,10 @@ impl Graph {
         let Some(node) = self.nodes.remove(&id) else {
             return BTreeSet::new();
         };
-        self.stale.remove(&id);
+        self.due.remove(&id);
+        for root in &node.spec.demand_roots {
+            remove_from(&mut self.by_demand_root, root, id);
+        }
         for key in node.triggers.keys() {
             remove_from(&mut self.by_trigger, key, id);
         }
@@ -147,10 +178,7 @@ impl Graph {
             return;
         };
         node.status = status;
-        match status {
-            Status::Clean => self.stale.remove(&id),
-            Status::NeverRan | Status::Invalid => self.stale.insert(id),
-        };
+        self.note_due(id);
     }
 
     /// Replaces a node's subscription, touching only the index entries that differ (RUN-541).
@@ -391,6 +419,7 @@ impl Graph {
             node.live_refs += 1;
             if !was_live {
                 waiting.extend(node.writers.iter().copied());
+                self.note_due(id);
             }
         }
     }
@@ -424,6 +453,9 @@ impl Graph {
         for id in grants {
             self.grant(id);
         }
+        for id in region {
+            self.note_due(id);
+        }
     }
 
     /// Changes what makes a node a root, with the liveness bracket of RUN-522. Answers whether it came alive.
@@ -445,6 +477,7 @@ impl Graph {
             (true, true) => self.reseed(BTreeSet::from([id])),
             (false, false) => {}
         }
+        self.note_due(id);
         !was_live && self.nodes[&id].live()
     }
 

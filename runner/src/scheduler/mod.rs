@@ -11,6 +11,7 @@
 //! | `settle`, `run` | the pass, and one run of one action |
 //! | `events`, `dispatch`, `emission` | the event queue, its deliveries, and events sent by runs |
 //! | `demand` | hooks of a serving host |
+//! | `snapshot` | the graph as diagnostics see it |
 
 mod demand;
 mod dispatch;
@@ -23,6 +24,7 @@ pub mod node;
 mod order;
 mod run;
 mod settle;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 pub mod trigger;
@@ -32,7 +34,8 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::rc::{Rc, Weak};
 
-use memory_wire::{EventId, ScopeIdentity, ScopeKey};
+use memory_wire::{EntityId, EventId, Scope, ScopeIdentity, ScopeKey, SpaceId};
+use rustc_hash::FxHashMap;
 use smol_str::SmolStr;
 
 pub use emission::{ClientFire, SendOptions, caller_event_id};
@@ -41,7 +44,9 @@ pub use events::{
 };
 pub use node::{Action, NodeId, NodeKind, NodeSpec, RunFailure, Status, Timing};
 pub(crate) use run::panic_text;
+pub use snapshot::{GraphSnapshot, NodeSnapshot};
 
+use crate::address::Path;
 use crate::ambient::Clock;
 use crate::error::RunnerError;
 use crate::link::Link;
@@ -101,14 +106,33 @@ struct Host {
 }
 
 struct Handler {
-    stream: Link,
     code: Rc<dyn EventHandler>,
     serial: u64,
 }
 
+/// A stream by place: full link equality, lens and stamps aside (RUN-201, RUN-553).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct StreamKey {
+    space: SpaceId,
+    id: EntityId,
+    scope: Scope,
+    path: Path,
+}
+
+impl StreamKey {
+    fn of(stream: &Link) -> StreamKey {
+        StreamKey {
+            space: stream.space.clone(),
+            id: stream.id.clone(),
+            scope: stream.scope,
+            path: stream.path.clone(),
+        }
+    }
+}
+
 struct State {
     graph: Graph,
-    handlers: Vec<Handler>,
+    handlers: FxHashMap<StreamKey, Handler>,
     next_handler: u64,
     queue: EventQueue,
     pass: Option<Pass>,
@@ -172,7 +196,7 @@ impl Scheduler {
             subscription: RefCell::new(None),
             state: RefCell::new(State {
                 graph: Graph::new(storage.identity()),
-                handlers: Vec::new(),
+                handlers: FxHashMap::default(),
                 next_handler: 0,
                 queue: EventQueue::default(),
                 pass: None,
@@ -364,11 +388,13 @@ impl Scheduler {
             let mut state = self.0.state.borrow_mut();
             let serial = state.next_handler;
             state.next_handler += 1;
-            if let Some(at) = state.handlers.iter().position(|h| h.stream.same_place(&stream)) {
+            if state
+                .handlers
+                .insert(StreamKey::of(&stream), Handler { code, serial })
+                .is_some()
+            {
                 tracing::warn!(stream = %stream.id, "a second handler replaces the first of this stream");
-                state.handlers.remove(at);
             }
-            state.handlers.push(Handler { stream, code, serial });
             serial
         };
         self.queue_execution();
@@ -377,16 +403,19 @@ impl Scheduler {
 
     /// Drops a handler registration, unless a later one replaced it.
     pub fn unregister_handler(&self, id: HandlerId) {
-        self.0.state.borrow_mut().handlers.retain(|h| h.serial != id.0);
+        self.0
+            .state
+            .borrow_mut()
+            .handlers
+            .retain(|_, handler| handler.serial != id.0);
     }
 
     fn handler_of(&self, stream: &Link) -> Option<Rc<dyn EventHandler>> {
         let state = self.0.state.borrow();
         state
             .handlers
-            .iter()
-            .find(|h| h.stream.same_place(stream))
-            .map(|h| Rc::clone(&h.code))
+            .get(&StreamKey::of(stream))
+            .map(|handler| Rc::clone(&handler.code))
     }
 
     // --- change -> invalid -----------------------------------------------------------------------------------

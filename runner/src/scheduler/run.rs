@@ -28,8 +28,14 @@ impl Scheduler {
     /// Runs a node: every demanded instance that is not clean, or the single fallback (RUN-544). Never yields
     /// between instances of one node (RUN-536).
     pub(crate) fn run_node(&self, id: NodeId) {
-        if let Some(node) = self.0.state.borrow_mut().graph.node_mut(id) {
-            node.runs_this_pass += 1;
+        {
+            let mut state = self.0.state.borrow_mut();
+            if let Some(node) = state.graph.node_mut(id) {
+                node.runs_this_pass += 1;
+            }
+            if let Some(pass) = state.pass.as_mut() {
+                pass.ran.insert(id);
+            }
         }
         let mut deferred: BTreeSet<ScopeKey> = BTreeSet::new();
         // An instance that keeps dirtying itself is as bounded as a node that does.

@@ -16,6 +16,8 @@ pub(crate) struct Pass {
     events_done: bool,
     iteration: u32,
     work: VecDeque<NodeId>,
+    /// Nodes that ran in this pass.
+    pub(crate) ran: BTreeSet<NodeId>,
     /// Nodes demanded for this pass only: registered by a run, or upstream of the head event (RUN-554 (a)).
     pub(crate) transient: BTreeSet<NodeId>,
 }
@@ -68,34 +70,24 @@ impl Scheduler {
         let holding = state.held_passes > 0 && state.held_passes <= CONVERGENCE_HOLD_PASSES;
         !busy
             && state.queue.is_empty()
-            && !state.graph.stale().any(|node| {
-                node.live()
-                    && (!node.gate.closed(now)
-                        || first_run_held(node, now)
-                        || (holding && idle_relevant(node) && node.gate.backed_off(now)))
+            && !state.graph.due().any(|node| {
+                !node.gate.closed(now)
+                    || first_run_held(node, now)
+                    || (holding && idle_relevant(node) && node.gate.backed_off(now))
             })
     }
 
     /// True when a debounce or throttle window will open a run later (SS-502).
     pub fn has_armed_gate_wake(&self) -> bool {
         let now = self.0.clock.now_ms();
-        self.0
-            .state
-            .borrow()
-            .graph
-            .stale()
-            .any(|node| node.live() && node.gate.armed(now))
+        self.0.state.borrow().graph.due().any(|node| node.gate.armed(now))
     }
 
     /// The nearest instant at which a gated node or a parked event becomes eligible (RUN-535).
     fn wake_at(&self) -> Option<i64> {
         let now = self.0.clock.now_ms();
         let state = self.0.state.borrow();
-        let gates = state
-            .graph
-            .stale()
-            .filter(|n| n.live())
-            .filter_map(|n| n.gate.eligible_at());
+        let gates = state.graph.due().filter_map(|n| n.gate.eligible_at());
         let retries = state.queue.iter().filter_map(|(_, queued)| match queued.park {
             Park::Until(at) => Some(at),
             Park::Ready | Park::Loading(_) | Park::Loads(_) | Park::Upstream | Park::Presync(_) => None,
@@ -113,14 +105,14 @@ impl Scheduler {
             }
             if state.pass.is_none() {
                 let due =
-                    state.tick || state.queue_due(now) || state.graph.stale().any(|node| runnable(node, now));
+                    state.tick || state.queue_due(now) || state.graph.due().any(|node| runnable(node, now));
                 if !due {
                     return Unit::Quiet;
                 }
                 state.tick = false;
                 let fresh: BTreeSet<NodeId> = state
                     .graph
-                    .stale()
+                    .due()
                     .filter(|node| node.provisional)
                     .map(|node| node.id)
                     .collect();
@@ -209,12 +201,12 @@ fn runnable(node: &Node, now: i64) -> bool {
 fn iteration_set(state: &State, now: i64) -> BTreeSet<NodeId> {
     let graph = &state.graph;
     let mut seeds: BTreeSet<NodeId> = graph
-        .stale()
+        .due()
         .filter(|n| runnable(n, now) && !n.is_materializer())
         .map(|n| n.id)
         .collect();
     if seeds.is_empty() {
-        seeds = graph.stale().filter(|n| runnable(n, now)).map(|n| n.id).collect();
+        seeds = graph.due().filter(|n| runnable(n, now)).map(|n| n.id).collect();
     }
     let mut set = seeds.clone();
     for id in &seeds {
@@ -248,8 +240,10 @@ fn end_pass(state: &mut State, now: i64) -> bool {
     };
     let mut unsettled = false;
     let mut untouched = false;
-    let ids: Vec<NodeId> = state.graph.nodes().map(|node| node.id).collect();
-    for id in ids {
+    // Whoever ran, and whoever is still due; everybody else is as the pass found him.
+    let mut concerned = pass.ran;
+    concerned.extend(state.graph.due().map(|node| node.id));
+    for id in concerned {
         let Some(node) = state.graph.node_mut(id) else {
             continue;
         };
@@ -272,7 +266,7 @@ fn end_pass(state: &mut State, now: i64) -> bool {
     for id in pass.transient {
         state.graph.set_root(id, |node| node.provisional = false);
     }
-    let still_backed_off = state.graph.stale().any(|node| node.live() && node.gate.backed_off(now));
+    let still_backed_off = state.graph.due().any(|node| node.gate.backed_off(now));
     state.held_passes = match (unsettled, still_backed_off) {
         (true, _) => state.held_passes + 1,
         // A pass over other work does not end the episode.

@@ -44,7 +44,10 @@ fn bench(posture: Posture) -> Bench {
         Rc::new(CountingMint::default()),
         Arc::new(|| {}),
     ));
-    Bench { scheduler: Scheduler::new(&storage, posture), clock }
+    Bench {
+        scheduler: Scheduler::new(&storage, posture),
+        clock,
+    }
 }
 
 fn place(id: &str, scope: Scope) -> Address {
@@ -67,7 +70,11 @@ fn spec(name: &str, reads: &[&str], write: Option<&str>) -> NodeSpec {
     };
     NodeSpec {
         action_id: name.into(),
-        kind: if write.is_some() { NodeKind::Computation } else { NodeKind::Effect },
+        kind: if write.is_some() {
+            NodeKind::Computation
+        } else {
+            NodeKind::Effect
+        },
         action: Rc::new(action),
         writes: output.into_iter().collect(),
         declared_reads: inputs,
@@ -80,7 +87,9 @@ fn spec(name: &str, reads: &[&str], write: Option<&str>) -> NodeSpec {
 
 impl Bench {
     fn node(&self, name: &str, reads: &[&str], write: Option<&str>) -> NodeId {
-        self.scheduler.register(spec(name, reads, write)).expect("registered")
+        self.scheduler
+            .register(spec(name, reads, write))
+            .expect("registered")
     }
 
     /// A change from elsewhere, as a replica tells it.
@@ -92,7 +101,11 @@ impl Bench {
         self.scheduler.notified(&Notification {
             kind: NotificationKind::Integrate,
             space: SpaceId::from(SPACE),
-            changes: vec![Change { address, before: document(before), after: document(after) }],
+            changes: vec![Change {
+                address,
+                before: document(before),
+                after: document(after),
+            }],
             source: None,
             reason: None,
         });
@@ -133,7 +146,11 @@ fn run_533_writers_run_before_readers_and_undemanded_nodes_rest() {
     assert_eq!(bench.runs(), ["first", "second", "third", "sink"]);
     assert!(bench.runs().is_empty(), "a quiet graph stays quiet (I-3)");
     bench.change("of:in", None, value!(0.0), value!(5.0));
-    assert_eq!(bench.runs(), ["first"], "the scripted change is not in the store, so the output is equal");
+    assert_eq!(
+        bench.runs(),
+        ["first"],
+        "the scripted change is not in the store, so the output is equal"
+    );
     assert!(bench.scheduler.is_idle());
 }
 
@@ -169,7 +186,8 @@ fn f35_a_deep_chain_settles_without_backoff() {
     bench.node("sink", &[&name(50)], None);
     assert_eq!(bench.runs().len(), 51);
     let seed = RunTx::open(bench.scheduler.storage());
-    seed.write(&place("of:0", Scope::Space), Some(value!(7.0))).expect("written");
+    seed.write(&place("of:0", Scope::Space), Some(value!(7.0)))
+        .expect("written");
     drop(seed.commit());
     let runs = bench.runs();
     assert_eq!(runs.len(), 51, "each node once: {runs:?}");
@@ -191,7 +209,10 @@ fn f35_a_cycle_is_backed_off_and_others_go_on() {
     assert!(count("ping") <= 10 && count("pong") <= 10, "{runs:?}");
     assert_eq!((count("other"), count("watch-other")), (1, 1), "{runs:?}");
     assert_eq!(bench.next_wake(), Some(250));
-    assert!(!bench.scheduler.is_idle(), "unsettled work holds idle, for a while");
+    assert!(
+        !bench.scheduler.is_idle(),
+        "unsettled work holds idle, for a while"
+    );
     let mut waits = Vec::new();
     for _ in 0..6 {
         let wait = bench.next_wake().expect("the cycle goes on");
@@ -200,7 +221,10 @@ fn f35_a_cycle_is_backed_off_and_others_go_on() {
         bench.runs();
     }
     assert_eq!(waits, [250, 500, 1000, 2000, 2000, 2000]);
-    assert!(bench.scheduler.is_idle(), "a cycle does not hold idle for ever (RUN-560)");
+    assert!(
+        bench.scheduler.is_idle(),
+        "a cycle does not hold idle for ever (RUN-560)"
+    );
 }
 
 /// A value that is not equal to itself in arithmetic is still no change.
@@ -235,7 +259,9 @@ fn run_536_serving_yields_between_actions() {
     }
     let renewed = Rc::new(Cell::new(0));
     let renew = Rc::clone(&renewed);
-    bench.scheduler.serving_yield_observer(Some(Rc::new(move || renew.set(renew.get() + 1))));
+    bench
+        .scheduler
+        .serving_yield_observer(Some(Rc::new(move || renew.set(renew.get() + 1))));
     let mut yields = 0;
     while bench.scheduler.step() == Step::Yielded {
         yields += 1;
@@ -319,10 +345,15 @@ impl RunSupply for Demanders {
 
 fn serving(demanders: &[ScopeIdentity]) -> (Bench, Rc<Wave>, Rc<Demanders>) {
     let bench = bench(Posture::Serving);
-    let wave = Rc::new(Wave { space: Some(SpaceId::from(SPACE)), ..Wave::default() });
+    let wave = Rc::new(Wave {
+        space: Some(SpaceId::from(SPACE)),
+        ..Wave::default()
+    });
     let supply = Rc::new(Demanders(RefCell::new(demanders.to_vec())));
     let destination: Rc<dyn SealDestination> = Rc::clone(&wave) as _;
-    bench.scheduler.install_seal_destination(destination, Rc::new(PlainStamper), Rc::clone(&supply) as _);
+    bench
+        .scheduler
+        .install_seal_destination(destination, Rc::new(PlainStamper), Rc::clone(&supply) as _);
     (bench, wave, supply)
 }
 
@@ -335,7 +366,9 @@ fn scoped_reader(bench: &Bench, name: &str, id: &str, scope: Scope) -> NodeId {
         Ok(())
     });
     let registered = bench.scheduler.register(reader).expect("registered");
-    bench.scheduler.enter_demanded_entity(&SpaceId::from(SPACE), &EntityId::from(output), Scope::Space);
+    bench
+        .scheduler
+        .enter_demanded_entity(&SpaceId::from(SPACE), &EntityId::from(output), Scope::Space);
     registered
 }
 
@@ -350,7 +383,10 @@ fn run_543_which_instances_run_and_in_what_order() {
     let (bench, _, supply) = serving(&[bob.clone(), alice.clone()]);
     scoped_reader(&bench, "mine", "of:mine", Scope::User);
     let users = [&alice, &bob].map(|p| ScopeKey::resolve(Scope::User, p).expect("a user"));
-    assert_eq!(bench.runs(), ["mine@space".to_owned(), format!("mine@{}", users[1])]);
+    assert_eq!(
+        bench.runs(),
+        ["mine@space".to_owned(), format!("mine@{}", users[1])]
+    );
     bench.change("of:mine", Some(users[1].clone()), value!(1.0), value!(2.0));
     assert_eq!(bench.runs(), [format!("mine@{}", users[1])]);
     bench.change("of:mine", Some(users[0].clone()), value!(1.0), value!(2.0));
@@ -360,11 +396,16 @@ fn run_543_which_instances_run_and_in_what_order() {
     bench.change("of:mine", Some(users[0].clone()), value!(2.0), value!(3.0));
     assert_eq!(bench.runs(), [format!("mine@{}", users[0])]);
     bench.change("of:mine", Some(users[1].clone()), value!(2.0), value!(3.0));
-    assert!(bench.runs().is_empty(), "nobody subscribes to Bob's document any more");
+    assert!(
+        bench.runs().is_empty(),
+        "nobody subscribes to Bob's document any more"
+    );
     *supply.0.borrow_mut() = vec![alice, bob];
     bench.scheduler.invalidate_for_demand_roots(&[]);
     assert!(bench.runs().is_empty());
-    bench.scheduler.rearm_not_current_for_demander(&place("computed:mine", Scope::Space), &pair("did:key:b", "s1"));
+    bench
+        .scheduler
+        .rearm_not_current_for_demander(&place("computed:mine", Scope::Space), &pair("did:key:b", "s1"));
     assert_eq!(bench.runs(), [format!("mine@{}", users[1])]);
 }
 
@@ -394,7 +435,11 @@ fn run_547_an_early_emission_is_refused_and_sent_at_the_learned_scope() {
     let queued = Rc::clone(&reported);
     let runs = bench.runs();
     assert_eq!(runs, ["emitter@space".to_owned(), format!("emitter@{session}")]);
-    assert_eq!(*wave.sealed.borrow(), ["emitter"], "the under-attributed run never sealed");
+    assert_eq!(
+        *wave.sealed.borrow(),
+        ["emitter"],
+        "the under-attributed run never sealed"
+    );
     bench.scheduler.purge_queued_events(
         &move |event| {
             queued.borrow_mut().push(event.served.map(|s| s.fired_at.clone()));
@@ -404,7 +449,12 @@ fn run_547_an_early_emission_is_refused_and_sent_at_the_learned_scope() {
     );
     let copies = reported.borrow().clone();
     // Its piece was asked for and nobody has it; whoever is still queued acts as the pair.
-    assert!(copies.iter().all(|acting| acting.as_ref().is_some_and(|a| a.session == alice.session_id)), "{copies:?}");
+    assert!(
+        copies
+            .iter()
+            .all(|acting| acting.as_ref().is_some_and(|a| a.session == alice.session_id)),
+        "{copies:?}"
+    );
 }
 
 /// RUN-571, RUN-573: the wave's home space decides, not the sender's cell.
@@ -412,7 +462,11 @@ fn run_547_an_early_emission_is_refused_and_sent_at_the_learned_scope() {
 fn run_573_an_event_for_another_space_is_staged() {
     let alice = pair("did:key:a", "s1");
     let (bench, wave, _) = serving(std::slice::from_ref(&alice));
-    let away = Link::to_document(SpaceId::from("did:key:z6MkAway"), EntityId::from("of:stream"), Scope::Space);
+    let away = Link::to_document(
+        SpaceId::from("did:key:z6MkAway"),
+        EntityId::from("of:stream"),
+        Scope::Space,
+    );
     let mut emitter = spec("emitter", &["of:in"], Some("computed:emitter"));
     let scheduler = bench.scheduler.clone();
     emitter.action = Rc::new(move |tx: &RunTx| {
@@ -430,7 +484,11 @@ fn run_573_an_event_for_another_space_is_staged() {
     assert_eq!(staged.len(), 1);
     // It read nothing scoped, so it acts as nobody, and says so.
     assert!(staged[0].acting_principal.is_none() && staged[0].sessionless_space_scope);
-    assert!(staged[0].capability_ref.starts_with("stream-append:of:stream-events:"));
+    assert!(
+        staged[0]
+            .capability_ref
+            .starts_with("stream-append:of:stream-events:")
+    );
     assert!(staged[0].source_event.is_none());
 }
 
@@ -439,15 +497,35 @@ fn run_573_an_event_for_another_space_is_staged() {
 fn run_570_a_serving_runtime_is_nobodys_client() {
     let (bench, _, _) = serving(&[]);
     let stream = Link::to_document(SpaceId::from(SPACE), EntityId::from("of:stream"), Scope::Space);
-    assert!(bench.scheduler.send(None, &stream, value!(1.0), SendOptions::default()).is_err());
+    assert!(
+        bench
+            .scheduler
+            .send(None, &stream, value!(1.0), SendOptions::default())
+            .is_err()
+    );
 }
 
 /// RUN-604: what writes on a server has a durable name.
 #[test]
 fn run_604_an_anonymous_writer_is_refused_when_serving() {
-    assert!(bench(Posture::Serving).scheduler.register(spec("anon-1", &[], Some("of:a"))).is_err());
-    assert!(bench(Posture::Serving).scheduler.register(spec("anon-1", &["of:a"], None)).is_ok());
-    assert!(bench(Posture::Standalone).scheduler.register(spec("anon-1", &[], Some("of:a"))).is_ok());
+    assert!(
+        bench(Posture::Serving)
+            .scheduler
+            .register(spec("anon-1", &[], Some("of:a")))
+            .is_err()
+    );
+    assert!(
+        bench(Posture::Serving)
+            .scheduler
+            .register(spec("anon-1", &["of:a"], None))
+            .is_ok()
+    );
+    assert!(
+        bench(Posture::Standalone)
+            .scheduler
+            .register(spec("anon-1", &[], Some("of:a")))
+            .is_ok()
+    );
 }
 
 /// RUN-503: a node that a run registers belongs to it, runs in the same pass, and goes with it.
@@ -458,7 +536,9 @@ fn run_503_children_run_in_the_pass_that_made_them() {
     let (scheduler, made) = (bench.scheduler.clone(), Cell::new(false));
     maker.action = Rc::new(move |_: &RunTx| {
         if !made.replace(true) {
-            scheduler.register(spec("child", &["of:in"], Some("of:made"))).expect("registered");
+            scheduler
+                .register(spec("child", &["of:in"], Some("of:made")))
+                .expect("registered");
         }
         Ok(())
     });
@@ -466,6 +546,31 @@ fn run_503_children_run_in_the_pass_that_made_them() {
     assert_eq!(bench.runs(), ["maker", "child"]);
     bench.scheduler.unregister(maker);
     bench.change("of:in", None, value!(1.0), value!(2.0));
+    assert!(bench.runs().is_empty());
+}
+
+/// RUN-561: two instances render as two, and looking decides nothing.
+#[test]
+fn run_561_the_snapshot_shows_instances_and_edges() {
+    let (alice, bob) = (pair("did:key:a", "s1"), pair("did:key:b", "s1"));
+    let (bench, _, _) = serving(&[alice, bob]);
+    let reader = scoped_reader(&bench, "mine", "of:mine", Scope::User);
+    let sink = bench.node("sink", &["computed:mine"], None);
+    bench.runs();
+    let snapshot = bench.scheduler.graph_snapshot();
+    assert_eq!(snapshot.edges, [(reader, sink)]);
+    let mine = &snapshot.nodes[0];
+    assert_eq!(
+        mine.reads,
+        [
+            "did:key:z6MkSpace/of:mine/user:did%3Akey%3Aa/value",
+            "did:key:z6MkSpace/of:mine/user:did%3Akey%3Ab/value"
+        ]
+    );
+    assert_eq!(mine.writes, ["did:key:z6MkSpace/computed:mine/space/value"]);
+    assert!(mine.live && mine.instances.iter().all(|(_, current)| *current) && mine.instances.len() == 2);
+    assert_eq!(snapshot.inputs, mine.reads);
+    assert_eq!(bench.scheduler.graph_snapshot(), snapshot);
     assert!(bench.runs().is_empty());
 }
 
@@ -529,6 +634,10 @@ proptest! {
             let kept: std::collections::BTreeMap<NodeId, (bool, usize)> =
                 graph.nodes().map(|node| (node.id, (node.live(), node.live_refs))).collect();
             prop_assert_eq!(kept, graph.rebuilt_liveness());
+            let due: Vec<NodeId> = graph.due().map(|node| node.id).collect();
+            let wanted: Vec<NodeId> =
+                graph.nodes().filter(|node| node.live() && node.stale()).map(|node| node.id).collect();
+            prop_assert_eq!(due, wanted);
         }
     }
 }
