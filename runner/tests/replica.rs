@@ -1116,3 +1116,37 @@ fn run_51_a_retraction_is_no_deletion_but_forgetting() {
     bench.server.retract("of:never");
     bench.settle();
 }
+
+#[test]
+fn wire_763_a_session_the_server_forgot_is_opened_again() {
+    let bench = bench();
+    bench.load("of:a", 1, Some(value!(1)));
+    let outcome = write(&bench, "of:b", &[], 1);
+    bench.settle();
+    let (request, _) = bench.server.take_commit();
+    bench.server.set_resume(false);
+    bench.server.reject(&request, ErrorName::Session, "Unknown or replaced session for space");
+    bench.settle();
+    assert_settled(&outcome, Err(CommitErrorName::Session));
+    bench.clock.advance(25);
+    bench.settle();
+    assert_eq!(bench.server.opens().len(), 2);
+    let request = bench.server.take("session.watch.set");
+    bench.server.answer_watch(&request, vec![upsert("of:a", 4, Some(value!(4)))]);
+    bench.settle();
+    assert_shown(&bench, "of:a", value!(4));
+}
+
+#[test]
+fn run_62_an_explicit_instance_that_is_the_own_one_is_not_named() {
+    let bench = bench();
+    let own = memory_wire::ScopeKey::resolve(Scope::User, &bench.storage.identity()).expect("resolvable");
+    let document = Address::document(SPACE.into(), "of:a".into(), Scope::User);
+    let named = Address { scope_key: Some(own), ..document };
+    let _load = bench.storage.load(&named, runner::replica::Selector::rejecting(), None);
+    bench.settle();
+    let request = bench.server.take("session.watch.add");
+    let ClientMessage::WatchAdd(add) = &request.message else { panic!("{request:?}") };
+    let watches = Watch::list_from_values(&add.watches).expect("well-formed watches");
+    assert_eq!(watches[0].query.roots[0].entity_scope_key, None);
+}
