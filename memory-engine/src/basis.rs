@@ -1,5 +1,5 @@
 //! The scheduler basis (ENG §8): what each action instance's last successful run read, and at which seq. Rows are
-//! written only inside a wave ([`crate::wave`]); this room reads them.
+//! written only inside a wave ([`crate::WaveCommit`]); this room reads them.
 
 use memory_wire::ids::{BranchName, EntityId, Seq, SpaceId};
 use memory_wire::scope_key::ScopeKey;

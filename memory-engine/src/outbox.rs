@@ -1,5 +1,5 @@
 //! The execution outbox (ENG-121, 810): appends to streams of other spaces that await delivery. Rows are inserted
-//! only inside a wave ([`crate::wave`]) and deleted when their delivery is acknowledged.
+//! only inside a wave ([`crate::WaveCommit`]) and deleted when their delivery is acknowledged.
 
 use memory_wire::ids::{BranchName, Did, EntityId, EventId, Seq, SessionId, SpaceId};
 use memory_wire::value::{SlotRef, Value};

@@ -1,47 +1,24 @@
-//! Event appends (ENG §5): an event is an append to a stream's sidecar document. Here they are validated,
-//! deduplicated and given the stamps that nobody else can give (`seq`, `firedAt`), the per-stream
-//! watermark is advanced, and what is pending is found. Step 12 of admission, and what the serving loop reads.
+//! Step 12 of admission (ENG-502…531): every declaration and every entry of a commit is judged against its stream as it
+//! was before the commit.
 
 use memory_wire::commit_meta::CommitClass;
-use memory_wire::ids::{BranchName, EntityId, Seq};
+use memory_wire::ids::EntityId;
 use memory_wire::message::{EventAppendDecl, Operation};
-use memory_wire::patch::{PatchAction, PatchOp};
+use memory_wire::patch::PatchAction;
 use memory_wire::pointer::{DocPath, encode_pointer};
-use memory_wire::scope_key::{InstanceId, Scope, ScopeKey};
+use memory_wire::scope_key::Scope;
 use memory_wire::stream_entry::{PROCESSING_FIELDS, SERVER_SESSION, StreamLink};
 use memory_wire::value::{Array, Object, Value};
-use memory_wire::well_known::{STREAM_SIDECAR_PREFIX, is_stream_sidecar};
-use rusqlite::params;
+use memory_wire::well_known::is_stream_sidecar;
 
+use super::stamp::{Stamp, Stamps};
+use super::{above, event_id, stored_entries, stored_watermark};
 use crate::admission::Admission;
-use crate::column;
 use crate::error::EngineError;
-use crate::reader::Reader;
 use crate::refusal::Refusal;
 
 /// Where entries live in a sidecar.
 const ENTRIES_PATH: [&str; 2] = ["value", "entries"];
-
-/// One entry to stamp when its operation is written.
-#[derive(Clone, Debug)]
-pub(crate) struct Stamp {
-    /// Index of the patch in the operation; `None` in a `set`.
-    patch: Option<usize>,
-    /// Index among the entries there.
-    entry: usize,
-    /// The actor; `None` keeps what the entry brought (ENG-522).
-    fired_at: Option<Value>,
-}
-
-/// The stamps of a commit, by operation.
-#[derive(Debug, Default)]
-pub(crate) struct Stamps(std::collections::BTreeMap<usize, Vec<Stamp>>);
-
-impl Stamps {
-    pub(crate) fn of(&self, operation: usize) -> Option<&[Stamp]> {
-        self.0.get(&operation).map(Vec::as_slice)
-    }
-}
 
 /// Step 12: judges every declaration and every entry of a commit (ENG-502…529).
 pub(crate) fn admit_appends(admission: &Admission<'_, '_>) -> Result<Stamps, EngineError> {
@@ -90,11 +67,14 @@ pub(crate) fn admit_appends(admission: &Admission<'_, '_>) -> Result<Stamps, Eng
         };
         for Located { patch, entry, value } in located {
             if let Verdict::Append { fired_at } = stream.judge(admission, value, &mut declarations)? {
-                stamps.0.entry(index).or_default().push(Stamp {
-                    patch,
-                    entry,
-                    fired_at,
-                });
+                stamps.add(
+                    index,
+                    Stamp {
+                        patch,
+                        entry,
+                        fired_at,
+                    },
+                );
             }
         }
     }
@@ -417,18 +397,10 @@ impl<'s> Stream<'s> {
 
     /// ENG-529: whether the event is stored above the dedupe horizon.
     fn holds(&self, event: &str) -> bool {
-        let watermark = watermark(self.value());
+        let watermark = stored_watermark(self.value());
         self.entries()
             .filter(|stored| event_id(stored) == Some(event))
             .any(|stored| above(stored, watermark))
-    }
-}
-
-/// Above the watermark: by its seq, or, when it has none, by not being consequenced.
-fn above(entry: &Value, watermark: f64) -> bool {
-    match entry.member("seq").and_then(Value::as_f64) {
-        Some(seq) => seq > watermark,
-        None => !is_consequenced(entry),
     }
 }
 
@@ -525,30 +497,6 @@ fn entries_of_patch(patch: usize, values: &[Value]) -> impl Iterator<Item = Loca
     })
 }
 
-fn stored_entries(value: Option<&Value>) -> impl Iterator<Item = &Value> + use<'_> {
-    let entries = value
-        .and_then(|value| value.member("entries"))
-        .and_then(Value::as_array);
-    entries
-        .into_iter()
-        .flat_map(|entries| entries.elements().map(|(_, entry)| entry))
-}
-
-fn event_id(entry: &Value) -> Option<&str> {
-    entry.member("eventId").and_then(Value::as_str)
-}
-
-fn is_consequenced(entry: &Value) -> bool {
-    entry.member("consequenced").and_then(Value::as_bool) == Some(true)
-}
-
-fn watermark(value: Option<&Value>) -> f64 {
-    value
-        .and_then(|value| value.member("eventWatermark"))
-        .and_then(Value::as_f64)
-        .unwrap_or(0.0)
-}
-
 /// A value as it is read in a sentence.
 fn spelled(value: &Value) -> String {
     match value {
@@ -557,130 +505,5 @@ fn spelled(value: &Value) -> String {
             .ok()
             .and_then(|text| text.strip_prefix(memory_wire::codec::PREFIX).map(str::to_owned))
             .unwrap_or_default(),
-    }
-}
-
-/// A copy of a `set` document with its new entries stamped (ENG-530).
-pub(crate) fn stamp_document(document: &Value, stamps: &[Stamp], seq: Seq) -> Value {
-    let mut stamped = document.clone();
-    if let Value::Object(root) = &mut stamped
-        && let Some(Value::Object(value)) = root.get_mut("value")
-        && let Some(Value::Array(entries)) = value.get_mut("entries")
-    {
-        stamp_entries(entries, stamps.iter(), seq);
-    }
-    stamped
-}
-
-/// A copy of a patch list with its new entries stamped (ENG-530).
-pub(crate) fn stamp_patches(
-    patches: &[PatchOp],
-    stamps: &[Stamp],
-    seq: Seq,
-) -> Result<Vec<PatchOp>, EngineError> {
-    let stamp_one = |(index, patch): (usize, &PatchOp)| {
-        let mut source = patch.source().clone();
-        if let Value::Object(operation) = &mut source {
-            for field in ["value", "values"] {
-                if let Some(Value::Array(entries)) = operation.get_mut(field) {
-                    stamp_entries(
-                        entries,
-                        stamps.iter().filter(|stamp| stamp.patch == Some(index)),
-                        seq,
-                    );
-                }
-            }
-        }
-        Ok(PatchOp::from_value(&source)?)
-    };
-    patches.iter().enumerate().map(stamp_one).collect()
-}
-
-fn stamp_entries<'t>(entries: &mut Array, stamps: impl Iterator<Item = &'t Stamp>, seq: Seq) {
-    for stamp in stamps {
-        if let Some(Value::Object(entry)) = entries.get_mut(stamp.entry) {
-            entry.insert("seq", seq);
-            if let Some(fired_at) = &stamp.fired_at {
-                entry.insert("firedAt", fired_at.clone());
-            }
-        }
-    }
-}
-
-/// The patch that moves a stream's watermark to the end of its contiguous consequenced run, if that is not where it is
-/// (ENG-540). Entries of one seq pass together. Never lowers it.
-pub(crate) fn watermark_advance(document: &Value) -> Option<PatchOp> {
-    let value = document
-        .member("value")
-        .filter(|value| value.as_object().is_some())?;
-    let floor = watermark(Some(value));
-    let mut by_seq: Vec<(f64, bool)> = stored_entries(Some(value))
-        .filter_map(|entry| Some((entry.member("seq")?.as_f64()?, is_consequenced(entry))))
-        .filter(|(seq, _)| *seq > floor)
-        .collect();
-    by_seq.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let mut frontier = floor;
-    for group in by_seq.chunk_by(|a, b| a.0 == b.0) {
-        if !group.iter().all(|(_, consequenced)| *consequenced) {
-            break;
-        }
-        frontier = group[0].0;
-    }
-    let stored = value.member("eventWatermark").and_then(Value::as_f64);
-    let path = ["value", "eventWatermark"].map(Into::into).to_vec();
-    (stored != Some(frontier)).then(|| PatchOp::replace(path, Value::Number(frontier)))
-}
-
-/// A stream with entries that await processing (ENG-545).
-#[derive(Clone, Debug)]
-pub struct PendingStreamEvents {
-    /// The sidecar.
-    pub id: EntityId,
-    /// Its instance.
-    pub scope_key: ScopeKey,
-    /// The pending entries, in log order, as stored.
-    pub entries: Vec<Value>,
-    /// The stored watermark, 0 when absent.
-    pub event_watermark: Seq,
-}
-
-impl Reader {
-    /// The streams of `branch` with pending entries, by id and instance. Malformed logs are skipped.
-    ///
-    /// # Errors
-    /// SQLite's and stored-data errors.
-    pub fn select_pending_stream_events(
-        &self,
-        branch: &BranchName,
-    ) -> Result<Vec<PendingStreamEvents>, EngineError> {
-        // The upper end of the prefix range is the prefix with its last byte counted up.
-        let end = format!("{};", STREAM_SIDECAR_PREFIX.trim_end_matches(':'));
-        let mut statement = self.conn.prepare_cached(
-            "SELECT id, scope_key FROM head WHERE branch = ?1 AND id >= ?2 AND id < ?3 AND op <> 'delete' \
-             ORDER BY id, scope_key",
-        )?;
-        let mut rows = statement.query(params![branch.as_str(), STREAM_SIDECAR_PREFIX, end])?;
-        let mut pending = Vec::new();
-        while let Some(row) = rows.next()? {
-            let instance = InstanceId::new(column::text(row, 0)?, column::scope_key(row, 1)?);
-            let document = self.current(&instance, branch)?;
-            let value = document.as_ref().and_then(|document| document.member("value"));
-            let watermark = watermark(value);
-            let entries: Vec<Value> = stored_entries(value)
-                .filter(|entry| {
-                    event_id(entry).is_some() && !is_consequenced(entry) && above(entry, watermark)
-                })
-                .cloned()
-                .collect();
-            if !entries.is_empty() {
-                pending.push(PendingStreamEvents {
-                    id: instance.id,
-                    scope_key: instance.scope_key,
-                    entries,
-                    event_watermark: Seq(watermark.max(0.0) as u64),
-                });
-            }
-        }
-        Ok(pending)
     }
 }
