@@ -259,6 +259,11 @@ impl WireDouble {
         *self.0.peer.borrow_mut() = None;
     }
 
+    /// Drops what arrived on a line that is gone.
+    pub(crate) fn forget_requests(&self) {
+        self.0.requests.borrow_mut().clear();
+    }
+
     /// Takes the oldest request, which must be of this type.
     pub(crate) fn take(&self, type_prefix: &str) -> Request {
         let request = self
