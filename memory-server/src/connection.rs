@@ -1,0 +1,158 @@
+//! One transport and what it owns: negotiated flags, the live challenge, the sessions opened on it and the queue to
+//! its peer (SRV-110…113, SRV-301). Shared by the tasks of `transport`, by `loopback` and by fan-out.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use memory_wire::auth::ChallengeState;
+use memory_wire::flags::Flags;
+use memory_wire::{Seq, SessionId, SpaceId};
+use parking_lot::Mutex;
+
+use crate::delivery::SessionKey;
+use crate::limits::Limits;
+use crate::outbound::Outbound;
+use crate::space::Space;
+
+/// Where a connection stands (SRV-112). `AwaitHello → Ready`, once; a refused hello stays in `AwaitHello`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Negotiation {
+    /// No hello has been accepted yet.
+    AwaitHello,
+    /// The peer's flags are known.
+    Ready(Flags),
+}
+
+/// A session as its connection knows it.
+#[derive(Clone)]
+pub(crate) struct OpenSession {
+    pub(crate) space: Arc<Space>,
+    /// The opening this handle stands for (SRV-310).
+    pub(crate) incarnation: u64,
+}
+
+/// One connection.
+pub(crate) struct Connection {
+    /// For logs and fault points; unique in the process.
+    pub(crate) id: String,
+    /// Order of connecting: fan-out visits connections in it (§4.7).
+    pub(crate) order: u64,
+    pub(crate) outbound: Outbound,
+    negotiation: Mutex<Negotiation>,
+    /// At most one challenge lives at a time (SRV-301).
+    pub(crate) challenge: Mutex<ChallengeState>,
+    sessions: Mutex<BTreeMap<(SpaceId, SessionId), OpenSession>>,
+}
+
+impl Connection {
+    pub(crate) fn over_socket(id: String, order: u64, limits: &Limits) -> Arc<Connection> {
+        Connection::new(id, order, Outbound::socket(limits))
+    }
+
+    pub(crate) fn in_process(id: String, order: u64) -> Arc<Connection> {
+        Connection::new(id, order, Outbound::loopback())
+    }
+
+    fn new(id: String, order: u64, outbound: Outbound) -> Arc<Connection> {
+        Arc::new(Connection {
+            id,
+            order,
+            outbound,
+            negotiation: Mutex::new(Negotiation::AwaitHello),
+            challenge: Mutex::default(),
+            sessions: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn negotiation(&self) -> Negotiation {
+        *self.negotiation.lock()
+    }
+
+    pub(crate) fn accept_hello(&self, flags: Flags) {
+        *self.negotiation.lock() = Negotiation::Ready(flags);
+    }
+
+    /// True when syncs to this peer carry a schema table (SRV-118).
+    pub(crate) fn compacts_schemas(&self, server: &Flags) -> bool {
+        match self.negotiation() {
+            Negotiation::AwaitHello => false,
+            Negotiation::Ready(flags) => flags.sync_schema_table_v2 && server.sync_schema_table_v2,
+        }
+    }
+
+    /// The session, if it is open on this connection (SRV-401).
+    pub(crate) fn session(&self, space: &SpaceId, session: &SessionId) -> Option<OpenSession> {
+        self.sessions
+            .lock()
+            .get(&(space.clone(), session.clone()))
+            .cloned()
+    }
+
+    /// True while the opening `incarnation` of the session is attached here (SRV-403).
+    pub(crate) fn holds(&self, space: &SpaceId, session: &SessionId, incarnation: u64) -> bool {
+        self.session(space, session)
+            .is_some_and(|open| open.incarnation == incarnation)
+    }
+
+    pub(crate) fn attach(&self, space: &Arc<Space>, session: SessionId, incarnation: u64) {
+        self.sessions.lock().insert(
+            (space.id().clone(), session),
+            OpenSession {
+                space: Arc::clone(space),
+                incarnation,
+            },
+        );
+    }
+
+    /// Forgets the session if it is still the opening `incarnation`.
+    pub(crate) fn forget(&self, space: &SpaceId, session: &SessionId, incarnation: u64) {
+        let mut sessions = self.sessions.lock();
+        let key = (space.clone(), session.clone());
+        if sessions
+            .get(&key)
+            .is_some_and(|open| open.incarnation == incarnation)
+        {
+            sessions.remove(&key);
+        }
+    }
+
+    /// Takes every session off the connection, for its end (SRV-113).
+    pub(crate) fn take_sessions(&self) -> Vec<(SessionKey, OpenSession)> {
+        std::mem::take(&mut *self.sessions.lock())
+            .into_iter()
+            .map(|((space, session), open)| (SessionKey { space, session }, open))
+            .collect()
+    }
+
+    /// The spaces this connection has sessions in.
+    pub(crate) fn spaces(&self) -> Vec<Arc<Space>> {
+        let mut spaces: Vec<Arc<Space>> = self
+            .sessions
+            .lock()
+            .values()
+            .map(|open| Arc::clone(&open.space))
+            .collect();
+        spaces.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        spaces
+    }
+
+    /// The peer has applied everything through `seen` in this session.
+    pub(crate) fn acknowledge(&self, space: &SpaceId, session: &SessionId, seen: Seq) {
+        self.outbound.acknowledge(
+            &SessionKey {
+                space: space.clone(),
+                session: session.clone(),
+            },
+            seen,
+        );
+    }
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection")
+            .field("id", &self.id)
+            .field("order", &self.order)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,586 @@
+//! Evaluation of one session's watches into the next frame it is owed (SRV §4.8, §6): incremental over the instances
+//! that changed, or full. Called within the space's turn, on one committed state, by `flush`, `session_open` and
+//! `watch_requests`. Nothing of the session changes before its frame is completely built (SRV-429).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use memory_engine::Reader;
+use memory_engine::query::{Snapshot, TrackedGraph};
+use memory_wire::message::{GraphQuery, Remove, SyncFrame, UpsertFrame, UpsertFrameContent};
+use memory_wire::scope_key::ScopeKeys;
+use memory_wire::{BranchName, InstanceId, LocalSeq, Scope, ScopeIdentity, ScopeKey, Seq, SessionId};
+use parking_lot::Mutex;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::delivery::{Delivered, Held, InstanceKey, SessionKey};
+use crate::dirty::DirtyBatch;
+use crate::document_cache::Form;
+use crate::error::ServerError;
+use crate::leases::ElsewhereLeases;
+use crate::registry::Slot;
+use crate::server::Server;
+use crate::serving_plane::DemandReason;
+use crate::session::{Session, SessionView};
+use crate::space::Space;
+use crate::watches::WatchSet;
+
+/// One committed state of one space, being read for its sessions.
+#[derive(Clone, Copy)]
+pub(crate) struct Pass<'a> {
+    pub(crate) server: &'a Server,
+    pub(crate) space: &'a Space,
+    pub(crate) reader: &'a Reader,
+    pub(crate) head: Seq,
+    pub(crate) elsewhere: &'a ElsewhereLeases,
+}
+
+/// A frame ready to be sent.
+pub(crate) struct Frame {
+    pub(crate) text: String,
+    pub(crate) delivered: Delivered,
+}
+
+/// Who is evaluated, copied from the record so that its lock is not held meanwhile.
+pub(crate) struct Subject {
+    pub(crate) slot: Slot,
+    pub(crate) id: SessionId,
+    pub(crate) identity: ScopeIdentity,
+    pub(crate) form: Form,
+    pub(crate) watches: Arc<WatchSet>,
+    pub(crate) view: Arc<Mutex<SessionView>>,
+    pub(crate) incarnation: u64,
+    pub(crate) last_synced: Seq,
+    /// Frames carry scope keys (SRV-607).
+    pub(crate) keyed: bool,
+    lapsed: bool,
+    force_full: bool,
+    /// The marker the session is owed, if any.
+    owed: Option<LocalSeq>,
+    /// Instances changed while the session was skipped; what their origin was is not known any more (SRV-705).
+    deferred: FxHashSet<InstanceId>,
+}
+
+impl Subject {
+    pub(crate) fn of(server: &Server, slot: Slot, session: &Session) -> Subject {
+        let compacts = session
+            .connection()
+            .is_some_and(|connection| connection.compacts_schemas(&server.config().flags));
+        Subject {
+            slot,
+            id: session.id.clone(),
+            identity: session.identity(),
+            form: if compacts { Form::Compacted } else { Form::Plain },
+            watches: Arc::clone(&session.watches),
+            view: Arc::clone(&session.view),
+            incarnation: session.incarnation,
+            last_synced: session.last_synced,
+            keyed: session.lease_reads,
+            lapsed: session.lease_reads_lapsed,
+            force_full: session.force_full,
+            owed: session
+                .owes_marker()
+                .then(|| session.caught_up.max(session.pending_caught_up)),
+            deferred: session.deferred.0.clone(),
+        }
+    }
+}
+
+/// Which instances may go to a session (SRV-601, SRV-608).
+pub(crate) struct Applicable {
+    own: ScopeKeys,
+    /// A live lease admits instances of others.
+    foreign: bool,
+}
+
+impl Applicable {
+    pub(crate) fn new(identity: &ScopeIdentity, foreign: bool) -> Applicable {
+        Applicable {
+            own: ScopeKeys::of(identity.clone()),
+            foreign,
+        }
+    }
+
+    pub(crate) fn admits(&self, key: &ScopeKey) -> bool {
+        self.foreign || self.own.covers(key)
+    }
+}
+
+/// A whole watch list evaluated.
+pub(crate) struct FullView {
+    pub(crate) graphs: BTreeMap<BranchName, TrackedGraph>,
+}
+
+impl FullView {
+    /// Evaluates one query per branch for `identity`, or takes an evaluation over that serves it as well (SRV-524).
+    pub(crate) fn evaluate(
+        reader: &Reader,
+        space: &Space,
+        identity: &ScopeIdentity,
+        queries: &[GraphQuery],
+    ) -> Result<FullView, ServerError> {
+        let mut graphs = BTreeMap::new();
+        for query in queries {
+            let graph = track(reader, space, identity, query)?;
+            graphs.insert(query.branch.clone(), graph);
+        }
+        Ok(FullView { graphs })
+    }
+
+    pub(crate) fn tracked(&self) -> FxHashSet<InstanceId> {
+        self.graphs
+            .values()
+            .flat_map(TrackedGraph::tracked_instances)
+            .cloned()
+            .collect()
+    }
+
+    fn snapshots(&self) -> impl Iterator<Item = Snapshot> + '_ {
+        self.graphs.values().flat_map(TrackedGraph::snapshots)
+    }
+
+    /// Every snapshot with the key it is held under.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (InstanceKey, Snapshot)> + '_ {
+        self.snapshots()
+            .map(|snapshot| (Pass::instance_key(&snapshot), snapshot))
+    }
+
+    /// A graph with `query` added, and what that brought; `standing` itself is not touched.
+    #[allow(clippy::type_complexity, reason = "a graph and what extending it reported")]
+    pub(crate) fn extended(
+        reader: &Reader,
+        space: &Space,
+        identity: &ScopeIdentity,
+        standing: Option<&TrackedGraph>,
+        query: &GraphQuery,
+    ) -> Result<(TrackedGraph, Vec<(InstanceKey, Snapshot)>), ServerError> {
+        let keyed = |snapshots: Vec<Snapshot>| {
+            snapshots
+                .into_iter()
+                .map(|snapshot| (Pass::instance_key(&snapshot), snapshot))
+                .collect()
+        };
+        match standing {
+            None => {
+                let graph = track(reader, space, identity, query)?;
+                let snapshots = graph.snapshots().collect();
+                Ok((graph, keyed(snapshots)))
+            }
+            Some(standing) => {
+                let mut graph = standing.clone();
+                let reported = graph.extend(reader, query)?;
+                Ok((graph, keyed(reported)))
+            }
+        }
+    }
+}
+
+/// Evaluates a query, or takes over an evaluation of the same roots at the same seq. Scoped roots are each identity's own
+/// to begin with, so that there is nothing to share.
+fn track(
+    reader: &Reader,
+    space: &Space,
+    identity: &ScopeIdentity,
+    query: &GraphQuery,
+) -> Result<TrackedGraph, ServerError> {
+    if query.roots.iter().any(|root| root.scope != Scope::Space) {
+        return Ok(TrackedGraph::track(reader, space.id(), identity, query)?);
+    }
+    Ok(space.evaluations.track(reader, space.id(), identity, query)?)
+}
+
+/// Frame content before it is text, with what it makes the session hold.
+#[derive(Default)]
+struct Content {
+    upserts: Vec<(InstanceKey, UpsertFrame)>,
+    removes: Vec<(InstanceKey, Remove)>,
+    /// Becomes held: what is sent and what the session provably has already.
+    held: Vec<(InstanceKey, Held)>,
+    /// Something was kept from the session for want of a live lease.
+    withheld: bool,
+}
+
+impl Content {
+    fn is_empty(&self) -> bool {
+        self.upserts.is_empty() && self.removes.is_empty()
+    }
+
+    fn sync(
+        mut self,
+        from_seq: Seq,
+        to_seq: Seq,
+        marker: Option<LocalSeq>,
+    ) -> (SyncFrame, Vec<InstanceKey>, Vec<InstanceKey>) {
+        self.upserts.sort_by(|(a, _), (b, _)| a.cmp(b));
+        self.removes.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let (upserted, upserts) = self.upserts.into_iter().unzip();
+        let (removed, removes) = self.removes.into_iter().unzip();
+        let sync = SyncFrame {
+            from_seq,
+            to_seq,
+            caught_up_local_seq: marker,
+            upserts,
+            removes,
+            view_plans: None,
+        };
+        (sync, upserted, removed)
+    }
+}
+
+/// What an evaluation came to, not yet applied to the session.
+struct Outcome {
+    content: Content,
+    /// Replaces the graphs and everything held.
+    full: Option<FullView>,
+    /// Instances newly tracked by an incremental evaluation.
+    grown: Vec<InstanceId>,
+    /// Instances an incremental evaluation no longer reaches.
+    shrunk: Vec<InstanceId>,
+    lapsed: bool,
+    /// The session was read up to the head, whether or not that gives it anything to hear.
+    advanced: bool,
+}
+
+impl<'a> Pass<'a> {
+    pub(crate) fn new(
+        server: &'a Server,
+        space: &'a Space,
+        reader: &'a Reader,
+        elsewhere: &'a ElsewhereLeases,
+    ) -> Result<Pass<'a>, ServerError> {
+        let head = reader.server_seq()?;
+        space.note_head(head);
+        Ok(Pass {
+            server,
+            space,
+            reader,
+            head,
+            elsewhere,
+        })
+    }
+
+    fn instance_key(snapshot: &Snapshot) -> InstanceKey {
+        InstanceKey {
+            branch: snapshot.branch.clone(),
+            instance: InstanceId::new(snapshot.id.clone(), snapshot.scope_key.clone()),
+        }
+    }
+
+    /// The frame entry of a snapshot.
+    pub(crate) fn upsert(
+        &self,
+        key: &InstanceKey,
+        snapshot: &Snapshot,
+        keyed: bool,
+        form: Form,
+    ) -> Result<UpsertFrame, ServerError> {
+        let content = match &snapshot.document {
+            None => UpsertFrameContent::Deleted,
+            Some(document) => UpsertFrameContent::Doc(
+                self.space
+                    .documents
+                    .encoded(
+                        key,
+                        snapshot.seq,
+                        form,
+                        document,
+                        self.server.regime(),
+                        self.server.statistics(),
+                    )
+                    .map_err(|error| memory_wire::WireError::query(format!("{}: {error}", snapshot.id)))?,
+            ),
+        };
+        Ok(UpsertFrame {
+            branch: snapshot.branch.clone(),
+            id: snapshot.id.clone(),
+            scope: snapshot.scope_key.scope(),
+            scope_key: keyed.then(|| snapshot.scope_key.clone()),
+            seq: snapshot.seq,
+            content,
+            cover_class: self.server.cover_class(snapshot),
+        })
+    }
+
+    pub(crate) fn remove(key: &InstanceKey, keyed: bool) -> Remove {
+        Remove {
+            branch: key.branch.clone(),
+            id: key.instance.id.clone(),
+            scope: key.instance.scope_key.scope(),
+            scope_key: keyed.then(|| key.instance.scope_key.clone()),
+        }
+    }
+
+    /// Evaluates a session in a push pass (SRV-424…427). `touched` are the batch's instances it tracks.
+    pub(crate) fn evaluate(
+        &self,
+        subject: &Subject,
+        touched: FxHashSet<InstanceId>,
+        batch: &DirtyBatch,
+    ) -> Result<Option<Frame>, ServerError> {
+        self.server.statistics().count_evaluation();
+        let live = subject.keyed && self.live(subject)?;
+        let full = subject.force_full || (subject.keyed && subject.lapsed && live);
+        let outcome = if full && !subject.watches.is_empty() {
+            self.full(subject, live)?
+        } else {
+            self.incremental(subject, live, touched, batch)?
+        };
+        let sync = self.settle(subject, outcome, live)?;
+        let Some((sync, upserts, removes)) = sync else {
+            return Ok(None);
+        };
+        let text = sync.effect_text(self.space.id(), &subject.id).map_err(|error| {
+            memory_wire::WireError::query(format!("the frame cannot be encoded: {error}"))
+        })?;
+        let delivered = Delivered {
+            session: SessionKey {
+                space: self.space.id().clone(),
+                session: subject.id.clone(),
+            },
+            incarnation: subject.incarnation,
+            from_seq: sync.from_seq,
+            to_seq: sync.to_seq,
+            upserts,
+            removes,
+            marker: sync.caught_up_local_seq,
+        };
+        Ok(Some(Frame { text, delivered }))
+    }
+
+    pub(crate) fn live(&self, subject: &Subject) -> Result<bool, ServerError> {
+        let principal = subject.identity.principal.as_ref();
+        Ok(self
+            .server
+            .holds_live_lease(self.space, self.reader, principal, self.elsewhere)?)
+    }
+
+    /// The whole watch list against everything held (SRV-426).
+    fn full(&self, subject: &Subject, live: bool) -> Result<Outcome, ServerError> {
+        let queries = subject.watches.queries();
+        let view = FullView::evaluate(self.reader, self.space, &subject.identity, &queries)?;
+        self.diff(subject, live, view)
+    }
+
+    fn diff(&self, subject: &Subject, live: bool, view: FullView) -> Result<Outcome, ServerError> {
+        let applicable = Applicable::new(&subject.identity, subject.keyed && live);
+        let mut content = Content::default();
+        let mut present: FxHashSet<InstanceKey> = FxHashSet::default();
+        let held = subject.view.lock();
+        for snapshot in view.snapshots() {
+            if !applicable.admits(&snapshot.scope_key) {
+                content.withheld |= subject.keyed;
+                continue;
+            }
+            let key = Pass::instance_key(&snapshot);
+            let deleted = snapshot.document.is_none();
+            if !held
+                .entities
+                .get(&key)
+                .is_some_and(|held| held.equals(snapshot.seq, deleted))
+            {
+                let upsert = self.upsert(&key, &snapshot, subject.keyed, subject.form)?;
+                content.upserts.push((key.clone(), upsert));
+            }
+            content.held.push((key.clone(), Held::new(snapshot.seq, deleted)));
+            present.insert(key);
+        }
+        for key in held.entities.keys().filter(|key| !present.contains(*key)) {
+            content
+                .removes
+                .push((key.clone(), Pass::remove(key, subject.keyed)));
+        }
+        drop(held);
+        let lapsed = content.withheld;
+        Ok(Outcome {
+            content,
+            full: Some(view),
+            grown: Vec::new(),
+            shrunk: Vec::new(),
+            lapsed,
+            advanced: true,
+        })
+    }
+
+    /// Only what the touched instances reach (SRV-425).
+    fn incremental(
+        &self,
+        subject: &Subject,
+        live: bool,
+        mut touched: FxHashSet<InstanceId>,
+        batch: &DirtyBatch,
+    ) -> Result<Outcome, ServerError> {
+        touched.extend(subject.deferred.iter().cloned());
+        let mut outcome = Outcome {
+            content: Content::default(),
+            full: None,
+            grown: Vec::new(),
+            shrunk: Vec::new(),
+            lapsed: subject.lapsed,
+            advanced: !touched.is_empty(),
+        };
+        if touched.is_empty() || subject.watches.is_empty() {
+            return Ok(outcome);
+        }
+        let applicable = Applicable::new(&subject.identity, subject.keyed && live);
+        let mut view = subject.view.lock();
+        let SessionView { graphs, entities } = &mut *view;
+        for graph in graphs.values_mut() {
+            let Some(changes) = graph.refresh(self.reader, &touched)? else {
+                continue;
+            };
+            for snapshot in changes.snapshots {
+                let key = Pass::instance_key(&snapshot);
+                outcome.grown.push(key.instance.clone());
+                let deleted = snapshot.document.is_none();
+                if entities
+                    .get(&key)
+                    .is_some_and(|held| held.equals(snapshot.seq, deleted))
+                {
+                    continue;
+                }
+                if !applicable.admits(&snapshot.scope_key) {
+                    outcome.lapsed |= subject.keyed;
+                    continue;
+                }
+                let own = !subject.deferred.contains(&key.instance)
+                    && batch
+                        .origin(&key.instance)
+                        .is_some_and(|origin| origin.is_held_by(&subject.id, snapshot.seq));
+                if !own {
+                    let upsert = self.upsert(&key, &snapshot, subject.keyed, subject.form)?;
+                    outcome.content.upserts.push((key.clone(), upsert));
+                }
+                outcome.content.held.push((key, Held::new(snapshot.seq, deleted)));
+            }
+            for instance in changes.unreached {
+                let key = InstanceKey {
+                    branch: graph.branch().clone(),
+                    instance,
+                };
+                if entities.contains_key(&key) {
+                    outcome
+                        .content
+                        .removes
+                        .push((key.clone(), Pass::remove(&key, subject.keyed)));
+                }
+                outcome.shrunk.push(key.instance);
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// Applies an outcome to the session and makes its frame, if there is anything to say (SRV-427, SRV-429).
+    #[allow(
+        clippy::type_complexity,
+        reason = "the frame and the two lists its delivery record is made of"
+    )]
+    fn settle(
+        &self,
+        subject: &Subject,
+        outcome: Outcome,
+        live: bool,
+    ) -> Result<Option<(SyncFrame, Vec<InstanceKey>, Vec<InstanceKey>)>, ServerError> {
+        let Outcome {
+            mut content,
+            full,
+            grown,
+            shrunk,
+            lapsed,
+            advanced,
+        } = outcome;
+        let says_something = !content.is_empty() || subject.owed.is_some();
+        let was_full = full.is_some();
+        {
+            let mut view = subject.view.lock();
+            let tracked = full.as_ref().map(FullView::tracked);
+            if let Some(full) = full {
+                view.graphs = full.graphs;
+                view.entities = FxHashMap::default();
+            }
+            for (key, _) in &content.removes {
+                view.entities.remove(key);
+            }
+            view.entities.extend(std::mem::take(&mut content.held));
+            let mut registry = self.space.registry.lock();
+            let demand_changed = match tracked {
+                Some(tracked) => registry.set_tracked(subject.slot, tracked),
+                None => {
+                    // An instance is tracked while any branch's graph reaches it.
+                    let gone = shrunk
+                        .into_iter()
+                        .filter(|instance| !view.graphs.values().any(|graph| graph.tracks(instance)));
+                    registry.untrack(subject.slot, gone.collect::<Vec<_>>());
+                    registry.track(subject.slot, grown)
+                }
+            };
+            registry.update(subject.slot, |session| {
+                if let Some(marker) = subject.owed {
+                    session.caught_up = session.caught_up.max(marker);
+                    if session.pending_caught_up <= session.caught_up {
+                        session.pending_caught_up = LocalSeq(0);
+                    }
+                }
+                if was_full || session.watches.is_empty() {
+                    session.force_full = false;
+                }
+                session.lease_reads_lapsed = if was_full { lapsed && !live } else { lapsed };
+                session.deferred.0.clear();
+                if says_something || advanced {
+                    session.last_synced = self.head;
+                }
+            });
+            drop(registry);
+            if demand_changed {
+                self.server.notify_demand_changed(
+                    self.space.id(),
+                    DemandReason::PushGrowth,
+                    subject.identity.principal.as_ref(),
+                );
+            }
+        }
+        if !says_something {
+            return Ok(None);
+        }
+        Ok(Some(content.sync(subject.last_synced, self.head, subject.owed)))
+    }
+}
+
+/// What a resumed session has missed (step 7 of §3.3). A list that cannot be evaluated now is tried again by the next
+/// pass: an answer with an error would only make the client reconnect for ever.
+pub(crate) fn catch_up(
+    server: &Server,
+    space: &Space,
+    reader: &Reader,
+    slot: Slot,
+    elsewhere: &ElsewhereLeases,
+) -> Option<SyncFrame> {
+    let subject = space
+        .registry
+        .lock()
+        .get(slot)
+        .map(|session| Subject::of(server, slot, session))?;
+    let caught_up = reader.snapshot(|reader| -> Result<Option<SyncFrame>, ServerError> {
+        let pass = Pass::new(server, space, reader, elsewhere)?;
+        let live = subject.keyed && pass.live(&subject)?;
+        let outcome = if subject.watches.is_empty() {
+            pass.incremental(&subject, live, FxHashSet::default(), &DirtyBatch::default())?
+        } else {
+            pass.full(&subject, live)?
+        };
+        Ok(pass.settle(&subject, outcome, live)?.map(|(sync, _, _)| sync))
+    });
+    let caught_up = caught_up
+        .map_err(ServerError::from)
+        .and_then(|caught_up| caught_up);
+    space.registry.lock().update(slot, |session| {
+        session.deliveries_since = session.incarnation;
+        session.force_full |= caught_up.is_err();
+    });
+    match caught_up {
+        Ok(sync) => sync,
+        Err(error) => {
+            tracing::warn!(space = %space.id(), session = %subject.id, %error, "resume could not be evaluated");
+            None
+        }
+    }
+}

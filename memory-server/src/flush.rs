@@ -1,0 +1,304 @@
+//! Fan-out of a space (SRV §4.7, 4.10): when, in which order, to whom. A pass takes what is dirty, visits the sessions
+//! that track any of it or are owed a marker, and queues at most one frame each. One failing session never holds up
+//! another.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use memory_engine::Engine;
+use memory_wire::{InstanceId, SpaceId};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::config::FlushTiming;
+use crate::delivery::Loss;
+use crate::dirty::DirtyBatch;
+use crate::error::ServerError;
+use crate::evaluate::{Frame, Pass, Subject};
+use crate::leases::ElsewhereLeases;
+use crate::outbound::{Closing, Refused};
+use crate::registry::{Registry, Slot};
+use crate::server::Server;
+use crate::session::Attachment;
+use crate::space::Space;
+use crate::statistics::{SlowOperation, SlowQuery, Timed};
+
+impl Server {
+    /// Arms the space's flush if it is dirty and nobody waits to flush it yet (SRV-435, SRV-437).
+    pub(crate) fn schedule_flush(self: &Arc<Server>, space: &Arc<Space>) {
+        match self.config().flush {
+            FlushTiming::Manual => {}
+            FlushTiming::Timed => {
+                if space.is_dirty() && space.schedule.arm() {
+                    self.runtime()
+                        .spawn(flush_when_due(Arc::clone(self), Arc::clone(space)));
+                }
+            }
+        }
+    }
+
+    /// Flushes the given spaces, or all, until none of them is dirty (SRV-438).
+    pub(crate) async fn flush_spaces(
+        self: &Arc<Server>,
+        spaces: Option<&[SpaceId]>,
+    ) -> Result<(), ServerError> {
+        let mut outcome = Ok(());
+        loop {
+            let mut dirty: Vec<Arc<Space>> = self
+                .open_spaces()
+                .into_iter()
+                .filter(|space| spaces.is_none_or(|wanted| wanted.contains(space.id())) && space.is_dirty())
+                .collect();
+            if dirty.is_empty() || outcome.is_err() {
+                return outcome;
+            }
+            // Derived content first, otherwise stable (SRV-701).
+            dirty.sort_by_key(|space| !space.has_derived_dirt());
+            for space in dirty {
+                outcome = flush_space(self, &space).await.and(outcome);
+            }
+        }
+    }
+
+    /// Waits for the turns queued by now, then flushes everything (SRV-438, SRV-1305).
+    pub(crate) async fn settle(self: &Arc<Server>) -> Result<(), ServerError> {
+        for space in self.open_spaces() {
+            space.in_turn(|_| ()).await?;
+        }
+        self.flush_spaces(None).await
+    }
+}
+
+/// Waits out the refresh delay and the inbound frames, then flushes until the space is clean.
+async fn flush_when_due(server: Arc<Server>, space: Arc<Space>) {
+    let limits = server.config().limits.clone();
+    let requested = Instant::now();
+    tokio::time::sleep(limits.refresh_delay).await;
+    loop {
+        space.schedule.wait_settled(limits.drain_wait_floor).await;
+        server.time(Timed::FlushQueue, requested.elapsed());
+        if let Err(error) = flush_space(&server, &space).await {
+            // The batch is back in place; wait a little, so that a broken store is not hammered.
+            tracing::warn!(space = %space.id(), %error, "flush failed");
+            tokio::time::sleep(limits.drain_wait_floor).await;
+        }
+        if space.is_dirty() {
+            continue;
+        }
+        space.schedule.disarm();
+        // A mark between the question and the disarming finds nobody armed but us.
+        if !(space.is_dirty() && space.schedule.arm()) {
+            return;
+        }
+    }
+}
+
+/// One pass over one space, in its turn.
+pub(crate) async fn flush_space(server: &Arc<Server>, space: &Arc<Space>) -> Result<(), ServerError> {
+    let keyed = space
+        .registry
+        .lock()
+        .iter()
+        .any(|(_, session)| session.lease_reads);
+    let elsewhere = if keyed {
+        server.leases_elsewhere(space).await
+    } else {
+        ElsewhereLeases::default()
+    };
+    let (server, space) = (Arc::clone(server), Arc::clone(space));
+    let turn_space = Arc::clone(&space);
+    space
+        .in_turn(move |engine| pass(&server, &turn_space, engine, &elsewhere))
+        .await?
+}
+
+/// Gives a batch back if its pass does not come to an end (SRV-422, fault 5).
+struct Batch<'a> {
+    space: &'a Space,
+    dirty: Option<DirtyBatch>,
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        if let Some(dirty) = self.dirty.take() {
+            self.space.requeue(dirty);
+        }
+    }
+}
+
+fn pass(
+    server: &Server,
+    space: &Space,
+    engine: &Engine,
+    elsewhere: &ElsewhereLeases,
+) -> Result<(), ServerError> {
+    // Taken only now that the turn has come: a pass over a selection emptied earlier would strand the rest.
+    let Some(dirty) = space.take_dirty() else {
+        return Ok(());
+    };
+    let mut batch = Batch {
+        space,
+        dirty: Some(dirty),
+    };
+    let started = Instant::now();
+    let dirty = batch.dirty.as_ref().expect("just put there");
+    let visits = Visits::select(&space.registry.lock(), dirty);
+    let outcome = engine.reader().snapshot(|reader| -> Result<(), ServerError> {
+        let pass = Pass::new(server, space, reader, elsewhere)?;
+        for visit in visits.in_order() {
+            visit_session(&pass, visit, dirty);
+        }
+        Ok(())
+    });
+    outcome.map_err(ServerError::from).and_then(|outcome| outcome)?;
+    if server.config().server_execution && dirty.has_derived() {
+        server
+            .statistics()
+            .count_split(visits.prioritized.len(), visits.followers.len());
+    }
+    tracing::trace!(space = %space.id(), dirty = dirty.len(), sessions = visits.len(), "flushed");
+    batch.dirty = None;
+    space.schedule.note_refresh(started.elapsed());
+    server.time(Timed::FlushRefresh, started.elapsed());
+    Ok(())
+}
+
+/// A session to evaluate, with the dirty instances it tracks.
+#[derive(Debug)]
+struct Visit {
+    slot: Slot,
+    order: (u64, u64),
+    touched: FxHashSet<InstanceId>,
+    derived: bool,
+}
+
+/// The sessions of one pass: those tracking derived content first (SRV-701), each group in connection order, then open
+/// order (§4.7).
+#[derive(Debug, Default)]
+struct Visits {
+    prioritized: Vec<Visit>,
+    followers: Vec<Visit>,
+}
+
+impl Visits {
+    /// Costs O(dirty keys + sessions tracking them + sessions owed something) (SRV-423).
+    fn select(registry: &Registry, dirty: &DirtyBatch) -> Visits {
+        let mut touched: FxHashMap<Slot, FxHashSet<InstanceId>> = FxHashMap::default();
+        for key in dirty.keys() {
+            for slot in registry.tracking(key) {
+                touched.entry(slot).or_default().insert(key.clone());
+            }
+        }
+        for slot in registry.owed() {
+            touched.entry(slot).or_default();
+        }
+        let mut visits = Visits::default();
+        for (slot, touched) in touched {
+            let Some(Attachment::Attached { connection, order }) =
+                registry.get(slot).map(|session| &session.attachment)
+            else {
+                continue;
+            };
+            // A connection that is ending hears nothing more; its sessions are told everything when they resume.
+            if connection.outbound.is_closing() {
+                continue;
+            }
+            let derived = touched.iter().any(|key| dirty.is_derived(key));
+            let visit = Visit {
+                slot,
+                order: (connection.order, *order),
+                touched,
+                derived,
+            };
+            if visit.derived {
+                visits.prioritized.push(visit)
+            } else {
+                visits.followers.push(visit)
+            }
+        }
+        visits.prioritized.sort_by_key(|visit| visit.order);
+        visits.followers.sort_by_key(|visit| visit.order);
+        visits
+    }
+
+    fn in_order(&self) -> impl Iterator<Item = &Visit> {
+        self.prioritized.iter().chain(&self.followers)
+    }
+
+    fn len(&self) -> usize {
+        self.prioritized.len() + self.followers.len()
+    }
+}
+
+/// Evaluates one session and queues its frame.
+fn visit_session(pass: &Pass<'_>, visit: &Visit, dirty: &DirtyBatch) {
+    let (server, space) = (pass.server, pass.space);
+    let found = {
+        let registry = space.registry.lock();
+        // Revoked or detached since the pass began: dropped silently.
+        registry.get(visit.slot).and_then(|session| {
+            Some((
+                Subject::of(server, visit.slot, session),
+                Arc::clone(session.connection()?),
+            ))
+        })
+    };
+    let Some((subject, connection)) = found else {
+        return;
+    };
+    if connection.outbound.is_above_high_water() {
+        server.statistics().count_skipped();
+        defer(server, space, visit);
+        return;
+    }
+    let started = Instant::now();
+    let frame = match pass.evaluate(&subject, visit.touched.clone(), dirty) {
+        Ok(frame) => frame,
+        Err(error) => {
+            tracing::warn!(space = %space.id(), session = %subject.id, %error, "session could not be refreshed");
+            space
+                .registry
+                .lock()
+                .update(visit.slot, |session| session.force_full = true);
+            None
+        }
+    };
+    note_slow(server, space, &subject, started.elapsed());
+    let Some(Frame { text, delivered }) = frame else {
+        return;
+    };
+    if let Err(error) = server.config().faults.before_effect(space.id(), &subject.id) {
+        tracing::debug!(connection = %connection.id, session = %subject.id, %error, "send failed");
+        space.registry.lock().roll_back(&delivered, Loss::Unsent);
+        // The session resumes elsewhere; trying for ever would keep the pass busy (SRV-434).
+        connection.outbound.close(Closing::PeerGone);
+        return;
+    }
+    match connection.outbound.push_effect(text, delivered) {
+        Ok(()) => server.statistics().count_frame(),
+        Err(Refused(delivered)) => space.registry.lock().roll_back(&delivered, Loss::Unsent),
+    }
+}
+
+/// Remembers what a slow consumer was spared, so that its next frame is computed from state (SRV-705).
+fn defer(server: &Server, space: &Space, visit: &Visit) {
+    let bound = server.config().limits.deferred_keys;
+    space.registry.lock().update(visit.slot, |session| {
+        if session.deferred.0.len() + visit.touched.len() > bound {
+            session.deferred.0.clear();
+            session.force_full = true;
+        } else if !session.force_full {
+            session.deferred.0.extend(visit.touched.iter().cloned());
+        }
+    });
+}
+
+fn note_slow(server: &Server, space: &Space, subject: &Subject, took: Duration) {
+    server.statistics().note_query(SlowQuery {
+        timestamp: server.config().clock.wall_ms(),
+        elapsed: took.as_secs_f64() * 1000.0,
+        operation: SlowOperation::WatchRefresh,
+        space: space.id().to_string(),
+        roots: None,
+        watches: Some(subject.watches.len()),
+    });
+}

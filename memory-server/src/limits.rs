@@ -1,0 +1,104 @@
+//! Every bound and timing of the server in one place, each with unit, default and reason (SRV §14).
+//! Read by all rooms; set through [`crate::ServerConfig`] by the host (file, environment or flags).
+
+use std::time::Duration;
+
+/// Bounds and timings. `Limits::default()` is what the protocol's clients expect; tests shrink single fields.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// Window in which commits of a space are gathered before its subscribers are evaluated (SRV-435).
+    pub refresh_delay: Duration,
+    /// Least upper bound of waiting for inbound frames before a flush; the bound is
+    /// `max(this, 2 × last refresh)` (SRV-436).
+    pub drain_wait_floor: Duration,
+    /// Requests slower than this enter the slow-query ring (SRV-1102).
+    pub slow_query_threshold: Duration,
+    /// Entries kept in the slow-query ring.
+    pub slow_query_ring: usize,
+
+    /// Life of a `session.open` challenge (SRV-301).
+    pub challenge_ttl: Duration,
+    /// How long a detached session keeps its state (SRV-312).
+    pub session_ttl: Duration,
+
+    /// Largest inbound message in bytes; above it the connection closes 1009 (SRV-106).
+    pub max_inbound_message: usize,
+    /// Bytes of text buffered while the first frame is still being handled (SRV-103).
+    pub negotiation_buffer: usize,
+    /// Silence after which a ping is sent, and again after which the socket is closed (SRV-105).
+    pub keep_alive: Duration,
+    /// Frames of one connection that may wait for dispatch before its socket is no longer read (SRV-707).
+    pub inbound_pending_frames: usize,
+    /// Bytes of one connection that may wait for dispatch before its socket is no longer read (SRV-707).
+    pub inbound_pending_bytes: usize,
+
+    /// Outbound bytes above which a connection's sessions are skipped by fan-out (SRV-704).
+    pub outbound_high_water: usize,
+    /// Outbound bytes above which the connection is closed (SRV-706).
+    pub outbound_cap: usize,
+    /// Time without drain progress after which the connection is closed (SRV-706).
+    pub outbound_stall: Duration,
+    /// Least drain rate granted to one large frame, bytes per second: the stall bound of a frame is
+    /// `outbound_stall + len / this`, because progress inside a frame cannot be observed.
+    pub outbound_min_rate: usize,
+    /// Dirty instances kept for a skipped session before it falls back to a full evaluation (SRV-705).
+    pub deferred_keys: usize,
+    /// Delivery records kept per connection until the peer confirms receipt (SRV-314).
+    pub unconfirmed_deliveries: usize,
+
+    /// Commits of one space admitted in one publication turn (SRV-409).
+    pub commits_per_turn: usize,
+    /// Full evaluations (resumes, watch replacements) that run at once in the process (SRV-1204).
+    pub concurrent_full_evaluations: usize,
+    /// Threads evaluating watches and queries at once in the process (SRV-1203).
+    pub evaluation_threads: usize,
+    /// Encoded documents kept per space, in bytes of text (SRV-1202).
+    pub encoded_document_bytes: usize,
+
+    /// Ids on one page of `entity-id.list`, and most ids of an unpaginated answer (SRV-515).
+    pub entity_id_page: usize,
+    /// Largest blob upload in bytes (SRV-121).
+    pub max_blob: usize,
+    /// How often commits of other processes on the same data directory are looked for (SRV-442).
+    pub foreign_commit_poll: Duration,
+    /// How often expired sessions are swept (SRV-312).
+    pub sweep_interval: Duration,
+    /// Longest drain at shutdown (SRV-1401).
+    pub shutdown_grace: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        const MIB: usize = 1024 * 1024;
+        let threads = std::thread::available_parallelism().map_or(2, usize::from);
+        Limits {
+            refresh_delay: Duration::from_millis(5),
+            drain_wait_floor: Duration::from_millis(500),
+            slow_query_threshold: Duration::from_millis(100),
+            slow_query_ring: 100,
+            challenge_ttl: Duration::from_secs(300),
+            session_ttl: Duration::from_secs(30),
+            max_inbound_message: 64 * MIB,
+            negotiation_buffer: MIB,
+            keep_alive: Duration::from_secs(15),
+            inbound_pending_frames: 64,
+            inbound_pending_bytes: 8 * MIB,
+            outbound_high_water: 4 * MIB,
+            outbound_cap: 64 * MIB,
+            outbound_stall: Duration::from_secs(30),
+            outbound_min_rate: 128 * 1024,
+            deferred_keys: 4096,
+            unconfirmed_deliveries: 1024,
+            commits_per_turn: 64,
+            concurrent_full_evaluations: threads.max(2),
+            evaluation_threads: (threads * 2).max(4),
+            encoded_document_bytes: 16 * MIB,
+            entity_id_page: 1000,
+            max_blob: 10 * MIB,
+            foreign_commit_poll: Duration::from_millis(50),
+            sweep_interval: Duration::from_secs(5),
+            shutdown_grace: Duration::from_secs(10),
+        }
+    }
+}

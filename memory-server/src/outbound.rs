@@ -1,0 +1,526 @@
+//! One connection's queue to its peer, bounded in bytes (SRV-704…707), and the record of what was sent but not yet
+//! confirmed (SRV-314). Rooms push encoded frames; the connection's writer task takes them out.
+
+use std::collections::VecDeque;
+
+use memory_wire::Seq;
+use memory_wire::error::SocketClose;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::delivery::{Delivered, SessionKey};
+use crate::limits::Limits;
+
+/// A frame waiting to be written.
+#[derive(Debug)]
+struct Queued {
+    text: String,
+    delivery: Option<Box<Delivered>>,
+}
+
+/// What the writer does next.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// Write this frame, then call [`Outbound::written`].
+    Frame(Written, String),
+    /// Send a ping with this payload.
+    Ping(Vec<u8>),
+    /// Close the socket and stop.
+    Close(Closing),
+}
+
+/// Accounts for one frame handed to the writer.
+#[derive(Debug)]
+pub(crate) struct Written {
+    bytes: usize,
+}
+
+/// Why the queue ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Closing {
+    /// The server closes with this code; frames still queued are dropped.
+    Now(SocketClose),
+    /// The server closes with this code once everything queued is written (SRV-1401).
+    AfterQueue(SocketClose),
+    /// The peer is gone.
+    PeerGone,
+}
+
+/// A frame that could not be queued because the connection is ending.
+#[derive(Debug)]
+pub(crate) struct Refused(pub(crate) Box<Delivered>);
+
+/// Frames taken back from a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Withdrawn {
+    /// Never written.
+    pub(crate) unsent: Vec<Delivered>,
+    /// Written, not confirmed by the peer.
+    pub(crate) unconfirmed: Vec<Delivered>,
+    /// Records were dropped to stay bounded: everything the connection's sessions hold is uncertain.
+    pub(crate) overflowed: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queue: VecDeque<Queued>,
+    bytes: usize,
+    closing: Option<Closing>,
+    /// A session of this connection was skipped since the queue was last low (SRV-705).
+    starved: bool,
+    /// Record of the frame the writer is writing.
+    in_flight: Option<Box<Delivered>>,
+    unconfirmed: VecDeque<(u64, Delivered)>,
+    /// Frames written so far; a ping carries it, its pong confirms everything up to it.
+    written: u64,
+    /// `written` at the last ping that asked for confirmation.
+    asked: u64,
+    /// A ping is to be sent before the next frame.
+    ping: bool,
+    overflowed: bool,
+}
+
+/// The queue. Loopback connections are bounded by coalescing only (SRV-1304).
+#[derive(Debug)]
+pub(crate) struct Outbound {
+    state: Mutex<State>,
+    /// Wakes the writer when there is something to do.
+    wake: Notify,
+    /// Wakes whoever waits for the end.
+    end: Notify,
+    high_water: usize,
+    cap: usize,
+    record_cap: usize,
+}
+
+impl Outbound {
+    pub(crate) fn socket(limits: &Limits) -> Outbound {
+        Outbound {
+            state: Mutex::default(),
+            wake: Notify::new(),
+            end: Notify::new(),
+            high_water: limits.outbound_high_water,
+            cap: limits.outbound_cap,
+            record_cap: limits.unconfirmed_deliveries,
+        }
+    }
+
+    pub(crate) fn loopback() -> Outbound {
+        Outbound {
+            state: Mutex::default(),
+            wake: Notify::new(),
+            end: Notify::new(),
+            high_water: usize::MAX,
+            cap: usize::MAX,
+            // Handing a frame to the in-process peer is delivering it.
+            record_cap: 0,
+        }
+    }
+
+    /// Queues an answer. Always accepted while the connection lives; beyond the hard cap the connection ends
+    /// (SRV-704, SRV-706). False when it is ending already (SRV-107).
+    pub(crate) fn push_answer(&self, text: String) -> bool {
+        self.push(Queued { text, delivery: None }).is_ok()
+    }
+
+    /// Queues an effect frame (SRV-704). The caller has asked [`Outbound::is_above_high_water`] before evaluating.
+    pub(crate) fn push_effect(&self, text: String, delivery: Delivered) -> Result<(), Refused> {
+        self.push(Queued {
+            text,
+            delivery: Some(Box::new(delivery)),
+        })
+        .map_err(|refused| {
+            Refused(
+                refused
+                    .delivery
+                    .expect("the frame pushed here carries its record"),
+            )
+        })
+    }
+
+    fn push(&self, frame: Queued) -> Result<(), Queued> {
+        let mut state = self.state.lock();
+        if state.closing.is_some() {
+            return Err(frame);
+        }
+        state.bytes += frame.text.len();
+        // One frame may exceed the cap by itself; a backlog may not.
+        let over = state.bytes > self.cap && !state.queue.is_empty();
+        state.queue.push_back(frame);
+        if over {
+            state.closing = Some(Closing::Now(SocketClose::OutboundBuffer));
+        }
+        drop(state);
+        self.wake.notify_one();
+        if over {
+            self.end.notify_waiters();
+        }
+        Ok(())
+    }
+
+    /// True when fan-out must skip this connection's sessions (SRV-705). Remembers that it did.
+    pub(crate) fn is_above_high_water(&self) -> bool {
+        let mut state = self.state.lock();
+        let above = state.bytes > self.high_water && state.closing.is_none();
+        state.starved |= above;
+        above
+    }
+
+    /// True once the connection is ending: nothing queued now will be written.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.state.lock().closing.is_some()
+    }
+
+    /// Asks the writer to end. The first reason wins, except that `PeerGone` and an immediate close overrule a
+    /// drain.
+    pub(crate) fn close(&self, closing: Closing) {
+        let mut state = self.state.lock();
+        match state.closing {
+            None | Some(Closing::AfterQueue(_)) => state.closing = Some(closing),
+            Some(Closing::Now(_) | Closing::PeerGone) => {}
+        }
+        drop(state);
+        self.wake.notify_one();
+        self.end.notify_waiters();
+    }
+
+    /// The next thing to write; waits while there is none.
+    pub(crate) async fn next(&self) -> Next {
+        loop {
+            // Registered before the state is looked at, so that a push in between is not missed.
+            let woken = self.wake.notified();
+            {
+                let mut state = self.state.lock();
+                let now = match state.closing {
+                    Some(closing @ (Closing::Now(_) | Closing::PeerGone)) => Some(closing),
+                    Some(closing @ Closing::AfterQueue(_)) if state.queue.is_empty() => Some(closing),
+                    Some(Closing::AfterQueue(_)) | None => None,
+                };
+                if let Some(closing) = now {
+                    return Next::Close(closing);
+                }
+                if state.ping || self.wants_confirmation(&state) {
+                    state.ping = false;
+                    state.asked = state.written;
+                    return Next::Ping(state.written.to_be_bytes().to_vec());
+                }
+                if let Some(frame) = state.queue.pop_front() {
+                    state.in_flight = frame.delivery;
+                    return Next::Frame(
+                        Written {
+                            bytes: frame.text.len(),
+                        },
+                        frame.text,
+                    );
+                }
+            }
+            woken.await;
+        }
+    }
+
+    /// The writer has written a frame. Returns true when the queue has drained below half of high-water after
+    /// sessions were skipped: their spaces are then owed a pass (SRV-705).
+    pub(crate) fn written(&self, frame: Written) -> bool {
+        let mut state = self.state.lock();
+        state.bytes = state.bytes.saturating_sub(frame.bytes);
+        state.written += 1;
+        if let Some(delivery) = state.in_flight.take()
+            && self.record_cap > 0
+        {
+            if state.unconfirmed.len() >= self.record_cap {
+                state.unconfirmed.pop_front();
+                state.overflowed = true;
+            }
+            let position = state.written;
+            state.unconfirmed.push_back((position, *delivery));
+        }
+        let drained = state.starved && state.bytes <= self.high_water / 2;
+        state.starved &= !drained;
+        drained
+    }
+
+    /// The writer could not write a frame: its record counts as written and unconfirmed, for part of it may have
+    /// left.
+    pub(crate) fn write_failed(&self, frame: Written) {
+        self.written(frame);
+        self.close(Closing::PeerGone);
+    }
+
+    /// Asks the writer for a ping, whose pong confirms every frame written before it.
+    pub(crate) fn ask_ping(&self) {
+        self.state.lock().ping = true;
+        self.wake.notify_one();
+    }
+
+    /// True when many frames wait for confirmation and no ping is out that would confirm them.
+    fn wants_confirmation(&self, state: &State) -> bool {
+        self.record_cap > 0
+            && state.unconfirmed.len() >= self.record_cap.div_ceil(4)
+            && state
+                .unconfirmed
+                .front()
+                .is_some_and(|(position, _)| *position > state.asked)
+    }
+
+    /// Resolves when the connection is to end at once, even while a frame is being written.
+    pub(crate) async fn ending(&self) -> Closing {
+        loop {
+            let woken = self.end.notified();
+            if let Some(closing @ (Closing::Now(_) | Closing::PeerGone)) = self.state.lock().closing {
+                return closing;
+            }
+            woken.await;
+        }
+    }
+
+    /// The peer answered a ping with `payload`.
+    pub(crate) fn pong(&self, payload: &[u8]) {
+        let Ok(bytes) = <[u8; 8]>::try_from(payload) else {
+            return;
+        };
+        let confirmed = u64::from_be_bytes(bytes);
+        let mut state = self.state.lock();
+        if confirmed > state.written {
+            // No ping of ours carried it.
+            return;
+        }
+        while state
+            .unconfirmed
+            .front()
+            .is_some_and(|(position, _)| *position <= confirmed)
+        {
+            state.unconfirmed.pop_front();
+        }
+    }
+
+    /// The peer says that `session` has applied everything through `seen` (SRV-315).
+    pub(crate) fn acknowledge(&self, session: &SessionKey, seen: Seq) {
+        self.state
+            .lock()
+            .unconfirmed
+            .retain(|(_, delivery)| delivery.session != *session || !delivery.is_confirmed_by(seen));
+    }
+
+    /// Takes back what one session may not have: used when it moves to another connection.
+    pub(crate) fn withdraw(&self, session: &SessionKey) -> Withdrawn {
+        let mut state = self.state.lock();
+        let mut taken = Withdrawn {
+            overflowed: state.overflowed,
+            ..Withdrawn::default()
+        };
+        let queue = std::mem::take(&mut state.queue);
+        for frame in queue {
+            match frame.delivery {
+                Some(delivery) if delivery.session == *session => {
+                    state.bytes -= frame.text.len();
+                    taken.unsent.push(*delivery);
+                }
+                delivery => state.queue.push_back(Queued {
+                    text: frame.text,
+                    delivery,
+                }),
+            }
+        }
+        if state
+            .in_flight
+            .as_ref()
+            .is_some_and(|delivery| delivery.session == *session)
+        {
+            taken
+                .unconfirmed
+                .extend(state.in_flight.take().map(|delivery| *delivery));
+        }
+        let records = std::mem::take(&mut state.unconfirmed);
+        for (position, delivery) in records {
+            if delivery.session == *session {
+                taken.unconfirmed.push(delivery);
+            } else {
+                state.unconfirmed.push_back((position, delivery));
+            }
+        }
+        taken
+    }
+
+    /// Takes back everything the peer may not have: used when the connection has ended.
+    pub(crate) fn withdraw_all(&self) -> Withdrawn {
+        let mut state = self.state.lock();
+        state.bytes = 0;
+        let in_flight = state.in_flight.take();
+        Withdrawn {
+            unsent: std::mem::take(&mut state.queue)
+                .into_iter()
+                .filter_map(|frame| frame.delivery.map(|delivery| *delivery))
+                .collect(),
+            unconfirmed: std::mem::take(&mut state.unconfirmed)
+                .into_iter()
+                .map(|(_, delivery)| delivery)
+                .chain(in_flight.map(|delivery| *delivery))
+                .collect(),
+            overflowed: state.overflowed,
+        }
+    }
+
+    /// Bytes waiting to be written.
+    #[cfg(test)]
+    pub(crate) fn queued_bytes(&self) -> usize {
+        self.state.lock().bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn delivery(session: &str, from: u64, to: u64) -> Delivered {
+        Delivered {
+            session: SessionKey {
+                space: "did:key:zS".into(),
+                session: session.into(),
+            },
+            incarnation: 1,
+            from_seq: Seq(from),
+            to_seq: Seq(to),
+            upserts: Vec::new(),
+            removes: Vec::new(),
+            marker: None,
+        }
+    }
+
+    fn outbound(high_water: usize, cap: usize) -> Outbound {
+        let limits = Limits {
+            outbound_high_water: high_water,
+            outbound_cap: cap,
+            ..Limits::default()
+        };
+        Outbound::socket(&limits)
+    }
+
+    async fn write_one(outbound: &Outbound) -> bool {
+        loop {
+            match outbound.next().await {
+                Next::Frame(frame, _) => return outbound.written(frame),
+                Next::Ping(_) => {}
+                Next::Close(closing) => panic!("closed: {closing:?}"),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn srv_705_skips_above_high_water_and_asks_for_a_pass_below_half() {
+        let outbound = outbound(10, 1000);
+        for _ in 0..4 {
+            assert!(outbound.push_answer("12345".into()));
+        }
+        assert!(outbound.is_above_high_water());
+        assert!(!write_one(&outbound).await);
+        assert!(!write_one(&outbound).await, "10 of 10 bytes: not below half");
+        assert!(write_one(&outbound).await, "5 of 10 bytes");
+        assert!(!write_one(&outbound).await, "asked for once");
+    }
+
+    #[tokio::test]
+    async fn srv_706_a_backlog_above_the_cap_closes_1013() {
+        let outbound = outbound(10, 20);
+        assert!(
+            outbound.push_answer("x".repeat(30)),
+            "a single frame may exceed the cap"
+        );
+        assert!(!outbound.is_closing());
+        assert!(outbound.push_answer("x".into()));
+        assert!(outbound.is_closing());
+        assert!(matches!(
+            outbound.next().await,
+            Next::Close(Closing::Now(SocketClose::OutboundBuffer))
+        ));
+        assert!(!outbound.push_answer("late".into()));
+    }
+
+    #[tokio::test]
+    async fn srv_1401_a_drain_writes_what_is_queued_first() {
+        let outbound = outbound(10, 20);
+        outbound.push_answer("a".into());
+        outbound.close(Closing::AfterQueue(SocketClose::GoingAway));
+        assert!(!outbound.push_answer("b".into()));
+        assert!(!write_one(&outbound).await);
+        assert!(matches!(
+            outbound.next().await,
+            Next::Close(Closing::AfterQueue(SocketClose::GoingAway))
+        ));
+    }
+
+    #[tokio::test]
+    async fn srv_314_records_stay_until_a_pong_or_an_acknowledgement_confirms_them() {
+        let outbound = outbound(1000, 1000);
+        for (session, from, to) in [("a", 0, 1), ("b", 0, 1), ("a", 1, 2), ("a", 2, 2)] {
+            outbound
+                .push_effect("f".into(), delivery(session, from, to))
+                .expect("open");
+        }
+        for _ in 0..2 {
+            write_one(&outbound).await;
+        }
+        outbound.ask_ping();
+        let Next::Ping(payload) = outbound.next().await else {
+            panic!("a ping was asked for")
+        };
+        for _ in 0..2 {
+            write_one(&outbound).await;
+        }
+        outbound.pong(&payload);
+        outbound.pong(&u64::MAX.to_be_bytes());
+        outbound.pong(b"not ours");
+        let a = SessionKey {
+            space: "did:key:zS".into(),
+            session: "a".into(),
+        };
+        outbound.acknowledge(&a, Seq(2));
+        let left = outbound.withdraw_all();
+        let spans: Vec<_> = left
+            .unconfirmed
+            .iter()
+            .map(|d| (d.from_seq.0, d.to_seq.0))
+            .collect();
+        assert_eq!(
+            spans,
+            [(2, 2)],
+            "the frame that did not advance is not covered by the acknowledgement"
+        );
+        assert!(left.unsent.is_empty());
+    }
+
+    #[tokio::test]
+    async fn srv_314_dropped_records_are_remembered_as_uncertainty() {
+        let limits = Limits {
+            unconfirmed_deliveries: 2,
+            ..Limits::default()
+        };
+        let outbound = Outbound::socket(&limits);
+        for to in 1..=3 {
+            outbound
+                .push_effect("f".into(), delivery("a", to - 1, to))
+                .expect("open");
+            write_one(&outbound).await;
+        }
+        let left = outbound.withdraw_all();
+        assert!(left.overflowed);
+        assert_eq!(left.unconfirmed.len(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_moved_session_takes_its_frames_along() {
+        let outbound = outbound(1000, 1000);
+        outbound
+            .push_effect("f".into(), delivery("a", 0, 1))
+            .expect("open");
+        outbound
+            .push_effect("f".into(), delivery("b", 0, 1))
+            .expect("open");
+        let a = SessionKey {
+            space: "did:key:zS".into(),
+            session: "a".into(),
+        };
+        let taken = outbound.withdraw(&a);
+        assert_eq!(taken.unsent.len(), 1);
+        assert_eq!(outbound.queued_bytes(), 1);
+    }
+}

@@ -1,0 +1,246 @@
+//! `session.open` (SRV §3): connection checks, signature, access, registry, takeover, catch-up, answer. Everything from
+//! the registry on happens in the space's turn, and the answer is queued before the turn ends (SRV-323).
+
+use std::sync::Arc;
+
+use memory_engine::{Engine, EngineError};
+use memory_wire::error::ErrorName;
+use memory_wire::message::{Revoked, RevokedReason, ServerMessage, SessionOpen, SyncFrame};
+use memory_wire::{Did, LocalSeq, Object, Seq, WireError};
+
+use crate::acl::{self, Capability};
+use crate::acting_as;
+use crate::connection::Connection;
+use crate::delivery::SessionKey;
+use crate::dispatch::{refuse, seen_seq, send};
+use crate::evaluate;
+use crate::leases::ElsewhereLeases;
+use crate::registry::{OpenRequest, Opened};
+use crate::server::Server;
+use crate::space::Space;
+
+/// Handles an open; returns once it is answered.
+pub(crate) async fn open(server: &Arc<Server>, connection: &Arc<Connection>, request: SessionOpen) {
+    let request_id = request.request_id.clone();
+    if let Err(error) = try_open(server, connection, request).await {
+        refuse(connection, &request_id, as_open_error(error));
+    }
+}
+
+/// SRV-307: a client tells a permanent refusal from a transient one by these names.
+fn as_open_error(mut error: WireError) -> WireError {
+    if !matches!(error.name, ErrorName::Authorization | ErrorName::SessionRevoked) {
+        error.name = ErrorName::Protocol;
+    }
+    error
+}
+
+async fn try_open(
+    server: &Arc<Server>,
+    connection: &Arc<Connection>,
+    request: SessionOpen,
+) -> Result<(), WireError> {
+    let principal = server.authenticate(connection, &request)?;
+    let space = server
+        .open_space(&request.space)
+        .map_err(|error| error.to_wire(Seq(0)))?;
+    // A resume evaluates every watch: so many at once, the rest queue (SRV-1204). Asked for before the turn, so that
+    // waiting holds up nobody else.
+    let permit = server.full_evaluation_permit().await;
+    let leases = if is_keyed(&space, &request) {
+        server.leases_elsewhere(&space).await
+    } else {
+        ElsewhereLeases::default()
+    };
+    let opening = Opening {
+        server: Arc::clone(server),
+        connection: Arc::clone(connection),
+        space: Arc::clone(&space),
+        principal,
+        leases,
+    };
+    let opened = space.in_turn(move |engine| opening.open(engine, &request)).await;
+    drop(permit);
+    opened.map_err(|error| error.to_wire(space.server_seq()))?
+}
+
+/// True when the session to resume reads by lease.
+fn is_keyed(space: &Space, request: &SessionOpen) -> bool {
+    let registry = space.registry.lock();
+    request
+        .session
+        .session_id
+        .as_ref()
+        .and_then(|id| registry.by_id(id))
+        .is_some_and(|session| session.lease_reads)
+}
+
+/// A verified open within its turn.
+struct Opening {
+    server: Arc<Server>,
+    connection: Arc<Connection>,
+    space: Arc<Space>,
+    principal: Option<Did>,
+    leases: ElsewhereLeases,
+}
+
+impl Opening {
+    /// Steps 3…11 of §3.3.
+    fn open(&self, engine: &mut Engine, request: &SessionOpen) -> Result<(), WireError> {
+        let (server, space, principal) = (&self.server, &self.space, self.principal.as_ref());
+        let reader = engine.reader();
+        let in_store = |error: EngineError| error.to_wire(space.server_seq());
+        space.note_head(reader.server_seq().map_err(in_store)?);
+        let acting = acting_as::resolve(
+            server,
+            space,
+            reader,
+            principal,
+            request.session.acting_as.as_deref(),
+        )?;
+        if server.config().acl.mode.is_active() {
+            let state = space.access.state_by(space, reader).map_err(in_store)?;
+            acl::require(
+                server,
+                space.id(),
+                &state,
+                acting.as_ref().or(principal),
+                Capability::Read,
+            )?;
+        }
+        let opened = register(
+            server,
+            &self.connection,
+            space,
+            self.principal.clone(),
+            acting,
+            request,
+        )?;
+        // The value before the catch-up; the attached sync may carry a higher one (SRV-306).
+        let caught_up = space
+            .registry
+            .lock()
+            .get(opened.slot)
+            .map_or(opened.caught_up, |session| session.caught_up);
+        let catch_up = if opened.resumed {
+            evaluate::catch_up(server, space, reader, opened.slot, &self.leases)
+        } else {
+            None
+        };
+        if !self
+            .connection
+            .holds(space.id(), &opened.session_id, opened.incarnation)
+        {
+            return Err(WireError::session_revoked("Session was revoked while opening"));
+        }
+        answer(
+            server,
+            &self.connection,
+            space,
+            request,
+            &opened,
+            caught_up,
+            catch_up,
+        );
+        server.notify_session_opened(space.id());
+        Ok(())
+    }
+}
+
+/// Steps 5 and 6 of §3.3: the record, and word to whoever had the session.
+fn register(
+    server: &Arc<Server>,
+    connection: &Arc<Connection>,
+    space: &Arc<Space>,
+    principal: Option<Did>,
+    acting_principal: Option<Did>,
+    request: &SessionOpen,
+) -> Result<Opened, WireError> {
+    let descriptor = &request.session;
+    let seen = descriptor.seen_seq.map_or(Seq(0), seen_seq);
+    let config = server.config();
+    let opened = space
+        .registry
+        .lock()
+        .open(
+            OpenRequest {
+                session_id: descriptor.session_id.clone(),
+                token: descriptor.session_token.clone(),
+                seen_seq: seen,
+                principal,
+                acting_principal,
+                read_ceiling: descriptor.read_ceiling.clone(),
+                connection,
+            },
+            config.clock.monotonic_ms(),
+            &*config.identifiers,
+        )
+        .map_err(|refusal| refusal.into_wire())?;
+    if let Some((old, incarnation)) = &opened.displaced {
+        displace(space, old, &opened, *incarnation, seen);
+    }
+    connection.attach(space, opened.session_id.clone(), opened.incarnation);
+    server.watch_foreign_commits(space);
+    Ok(opened)
+}
+
+/// Takes a session from the connection that had it (SRV-311), together with what that connection may not have
+/// delivered (SRV-314).
+fn displace(space: &Arc<Space>, old: &Connection, opened: &Opened, incarnation: u64, seen: Seq) {
+    let key = SessionKey {
+        space: space.id().clone(),
+        session: opened.session_id.clone(),
+    };
+    old.outbound.acknowledge(&key, seen);
+    let withdrawn = old.outbound.withdraw(&key);
+    space
+        .registry
+        .lock()
+        .take_back(&opened.session_id, &withdrawn, space.id());
+    old.forget(space.id(), &opened.session_id, incarnation);
+    send(
+        old,
+        ServerMessage::Revoked(Revoked {
+            space: space.id().clone(),
+            session_id: opened.session_id.clone(),
+            reason: RevokedReason::TakenOver,
+        }),
+    );
+}
+
+fn answer(
+    server: &Arc<Server>,
+    connection: &Connection,
+    space: &Arc<Space>,
+    request: &SessionOpen,
+    opened: &Opened,
+    caught_up: LocalSeq,
+    catch_up: Option<SyncFrame>,
+) {
+    let mut ok = Object::new();
+    ok.insert("sessionId", &opened.session_id);
+    ok.insert("sessionToken", opened.token.as_str());
+    ok.insert("serverSeq", space.server_seq());
+    ok.insert("caughtUpLocalSeq", caught_up);
+    if opened.resumed {
+        ok.insert("resumed", true);
+    }
+    ok.insert("sessionOpen", server.issue_challenge(connection).to_value());
+    match catch_up {
+        None => {
+            send(
+                connection,
+                ServerMessage::ok(request.request_id.clone(), ok.into()),
+            );
+        }
+        Some(sync) => match sync.response_text(&request.request_id, &ok) {
+            Ok(text) => {
+                connection.outbound.push_answer(text);
+            }
+            Err(error) => {
+                let error = WireError::protocol(format!("the session's catch-up cannot be encoded: {error}"));
+                refuse(connection, &request.request_id, error);
+            }
+        },
+    }
+}

@@ -1,0 +1,315 @@
+//! `transact` (SRV §4.4, 4.5). A commit is admitted in the space's turn — session and access checks, then the engine —
+//! and published in the same turn once it is durable: marks, notice, obligation, verdict (SRV-407…417). Commits that
+//! wait together share a transaction; later ones see what earlier ones did (SRV-409).
+
+use std::sync::Arc;
+
+use memory_engine::{Applied, ApplyCommit, Engine, EngineError};
+use memory_wire::commit_meta::CommitClass;
+use memory_wire::message::{
+    ClientCommit, EventAppendDecl, Operation, RevisionContent, ServerMessage, Transact,
+};
+use memory_wire::{EntityId, InstanceId, Scope, ScopeIdentity, ScopeKey, SessionId, WireError};
+use rustc_hash::FxHashMap;
+use tokio::sync::oneshot;
+
+use crate::acl;
+use crate::connection::Connection;
+use crate::dirty::{OpKind, Origin};
+use crate::dispatch::{Requester, refuse, send};
+use crate::registry::Slot;
+use crate::server::Server;
+use crate::serving_plane::{AdmittedCommit, EventAppendNotice};
+use crate::space::Space;
+
+/// A commit on its way through its turn.
+struct Job {
+    server: Arc<Server>,
+    connection: Arc<Connection>,
+    requester: Requester,
+    commit: ClientCommit,
+    touches_list: bool,
+}
+
+/// The session a commit was admitted for.
+struct Committer {
+    slot: Slot,
+    identity: ScopeIdentity,
+}
+
+/// What admission came to.
+enum Admission {
+    /// Refused before the engine saw it.
+    Refused(WireError),
+    /// Decided by the engine.
+    Decided {
+        committer: Committer,
+        outcome: Result<Applied, EngineError>,
+        changes_access: bool,
+    },
+}
+
+/// Handles a `transact`; returns once its verdict is queued.
+pub(crate) async fn transact(
+    server: &Arc<Server>,
+    connection: &Arc<Connection>,
+    requester: Requester,
+    request: Transact,
+) {
+    let request_id = request.header.request_id.clone();
+    let commit = match ClientCommit::from_value(&request.commit) {
+        Ok(commit) => commit,
+        Err(error) => return refuse(connection, &request_id, error),
+    };
+    if commit
+        .operations
+        .iter()
+        .any(|operation| matches!(operation, Operation::Sqlite { .. }))
+    {
+        return refuse(
+            connection,
+            &request_id,
+            crate::sqlite_requests::refuse_operations(&commit),
+        );
+    }
+    let space = Arc::clone(&requester.open.space);
+    let job = Arc::new(Job {
+        server: Arc::clone(server),
+        connection: Arc::clone(connection),
+        touches_list: acl::touches_list(&commit, space.id()),
+        requester,
+        commit,
+    });
+    let admitting = Arc::clone(&job);
+    let (decided, verdict_queued) = oneshot::channel();
+    space.engine().write_then(
+        move |engine| admitting.admit(engine),
+        move |engine, admission| {
+            job.publish(engine, admission);
+            // Nobody waits when the connection's task is gone; the commit stands all the same (SRV-410).
+            let _ = decided.send(());
+        },
+    );
+    if verdict_queued.await.is_err() {
+        refuse(
+            connection,
+            &request_id,
+            WireError::transaction("the space's store is closed"),
+        );
+    }
+}
+
+impl Job {
+    fn space(&self) -> &Arc<Space> {
+        &self.requester.open.space
+    }
+
+    /// Steps 3…8 of §4.4, inside the transaction.
+    fn admit(&self, engine: &mut Engine) -> Admission {
+        let space = self.space();
+        let header = &self.requester.header;
+        let committer = {
+            let registry = space.registry.lock();
+            match registry.current(&header.session_id, self.requester.open.incarnation) {
+                Some((slot, session)) => Committer {
+                    slot,
+                    identity: session.identity(),
+                },
+                None => {
+                    return Admission::Refused(WireError::session("Unknown or replaced session for space"));
+                }
+            }
+        };
+        let principal = committer.identity.principal.as_ref();
+        let mut in_empty_space = false;
+        if self.server.config().acl.mode.is_active() {
+            let state = match space.access.state_by(space, engine.reader()) {
+                Ok(state) => state,
+                Err(error) => return Admission::Refused(error.to_wire(space.server_seq())),
+            };
+            in_empty_space = state.empty;
+            if let Err(error) = acl::check_commit(&self.server, space.id(), &state, principal, &self.commit) {
+                return Admission::Refused(error);
+            }
+        }
+        let apply = ApplyCommit::authored(
+            &header.session_id,
+            principal,
+            &self.commit,
+            self.server.config().clock.wall_ms(),
+        );
+        let outcome = engine.apply_commit(apply);
+        let changes_access = outcome.is_ok() && (self.touches_list || in_empty_space);
+        if changes_access {
+            space.access.begin_change();
+        }
+        Admission::Decided {
+            committer,
+            outcome,
+            changes_access,
+        }
+    }
+
+    /// Step 10, once the transaction is durable or lost.
+    fn publish(&self, engine: &mut Engine, admission: Result<Admission, EngineError>) {
+        let (committer, outcome) = match admission {
+            Ok(Admission::Refused(error)) => return self.answer_error(error),
+            Ok(Admission::Decided {
+                committer,
+                outcome,
+                changes_access,
+            }) => {
+                if changes_access {
+                    self.space().access.end_change();
+                }
+                (committer, outcome)
+            }
+            Err(lost) => {
+                // Whether this member had begun a change is lost with it.
+                self.space().access.end_change();
+                return self.answer_error(lost.to_wire(self.space().server_seq()));
+            }
+        };
+        match outcome {
+            Ok(applied) => self.accept(engine, &committer, &applied),
+            Err(error) => self.reject(&committer, &error),
+        }
+        self.server.schedule_flush(self.space());
+    }
+
+    fn answer_error(&self, error: WireError) {
+        refuse(&self.connection, &self.requester.header.request_id, error);
+    }
+
+    /// What follows from an accepted commit, its verdict last of all but the writer's own revocation (SRV-411…414,
+    /// SRV-809).
+    fn accept(&self, engine: &mut Engine, committer: &Committer, applied: &Applied) {
+        let space = self.space();
+        let header = &self.requester.header;
+        space.note_head(applied.seq);
+        mark_accepted(space, &header.session_id, applied);
+        space.registry.lock().update(committer.slot, |session| {
+            session.owe_marker(self.commit.local_seq)
+        });
+        self.server
+            .count_cid_mismatches(space.id(), &self.commit, applied);
+        self.server.notify_admitted(&AdmittedCommit {
+            space: space.id().clone(),
+            seq: applied.seq,
+            class: CommitClass::Authored,
+            holder: None,
+            session_id: header.session_id.clone(),
+            writes: written_instances(applied),
+            event_appends: appended_events(&self.commit.event_appends, &committer.identity),
+            warm: false,
+        });
+        let revoked = if self.touches_list {
+            acl::revoke_after_list_change(&self.server, space, engine.reader())
+        } else {
+            Vec::new()
+        };
+        let (own, others): (Vec<_>, Vec<_>) = revoked
+            .into_iter()
+            .partition(|revocation| revocation.slot == committer.slot);
+        others.into_iter().for_each(acl::Revocation::announce);
+        tracing::debug!(space = %space.id(), session = %header.session_id, seq = applied.seq.0, "commit accepted");
+        send(
+            &self.connection,
+            ServerMessage::ok(header.request_id.clone(), applied.to_value()),
+        );
+        own.into_iter().for_each(acl::Revocation::announce);
+    }
+
+    /// What follows from a refusal (SRV-417): a conflict owes the session a marker and whatever it lacks of what it
+    /// wrote or read; anything else owes nothing.
+    fn reject(&self, committer: &Committer, error: &EngineError) {
+        let space = self.space();
+        if error.is_conflict() {
+            let targets = self.commit.operations.iter().filter_map(Operation::target);
+            let confirmed = self
+                .commit
+                .reads
+                .confirmed
+                .iter()
+                .map(|read| (&read.id, read.scope));
+            let pending = self
+                .commit
+                .reads
+                .pending
+                .iter()
+                .map(|read| (&read.id, read.scope));
+            let touched: Vec<(&EntityId, Scope)> = targets.chain(confirmed).chain(pending).collect();
+            space.mark(|batch| {
+                for (id, scope) in touched {
+                    // What the session cannot resolve it cannot hold a wrong copy of.
+                    if let Ok(key) = ScopeKey::resolve(scope, &committer.identity) {
+                        batch.mark_for_all(InstanceId::new(id.clone(), key));
+                    }
+                }
+            });
+            space.registry.lock().update(committer.slot, |session| {
+                session.owe_marker(self.commit.local_seq)
+            });
+        }
+        let wire = error.to_wire(space.server_seq());
+        tracing::debug!(
+            space = %space.id(), session = %self.requester.header.session_id, name = %wire.name, "commit refused"
+        );
+        self.answer_error(wire);
+    }
+}
+
+/// The kind a revision's head has.
+fn op_kind(content: &RevisionContent) -> OpKind {
+    match content {
+        RevisionContent::Set { .. } => OpKind::Set,
+        RevisionContent::Patch { .. } => OpKind::Patch,
+        RevisionContent::Delete => OpKind::Delete,
+    }
+}
+
+/// Marks what an accepted commit changed, with the writer as origin (SRV-411). An entirely elided commit marks
+/// nothing, yet a pass is due, because its marker is owed.
+fn mark_accepted(space: &Space, session: &SessionId, applied: &Applied) {
+    let mut last: FxHashMap<InstanceId, OpKind> = FxHashMap::default();
+    for revision in &applied.revisions {
+        last.insert(
+            InstanceId::new(revision.id.clone(), revision.scope_key.clone()),
+            op_kind(&revision.content),
+        );
+    }
+    space.mark(|batch| {
+        for (key, kind) in last {
+            batch.mark(
+                key,
+                Origin {
+                    session: session.clone(),
+                    seq: applied.seq,
+                    kind,
+                },
+            );
+        }
+    });
+}
+
+/// The instances a commit wrote, each once, in operation order.
+fn written_instances(applied: &Applied) -> Vec<InstanceId> {
+    let mut written: indexmap::IndexSet<InstanceId, rustc_hash::FxBuildHasher> = Default::default();
+    for revision in &applied.revisions {
+        written.insert(InstanceId::new(revision.id.clone(), revision.scope_key.clone()));
+    }
+    written.into_iter().collect()
+}
+
+fn appended_events(appends: &[EventAppendDecl], identity: &ScopeIdentity) -> Vec<EventAppendNotice> {
+    appends
+        .iter()
+        .filter_map(|append| {
+            let scope_key = ScopeKey::resolve(append.scope, identity).ok()?;
+            Some(EventAppendNotice {
+                stream: InstanceId::new(append.id.clone(), scope_key),
+                event_id: append.event_id.clone(),
+            })
+        })
+        .collect()
+}

@@ -1,0 +1,364 @@
+//! WebSocket transport: one reader, one dispatcher and one writer task per socket (SRV-101…109, SRV-704…707). The
+//! reader parses frames as they arrive and stops reading while too many wait; the dispatcher handles them strictly in
+//! order; the writer drains the outbound queue, pings, and closes.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::{SplitSink, SplitStream};
+use futures_util::{SinkExt, StreamExt};
+use memory_wire::error::SocketClose;
+use memory_wire::message::{ClientMessage, parse_client_message};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use crate::connection::Connection;
+use crate::outbound::{Closing, Next};
+use crate::server::Server;
+use crate::space::PendingFrame;
+
+/// Where the socket is mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mount {
+    /// The production route, with its first-frame stage (SRV-101, SRV-103).
+    Production,
+    /// A test or embedded host without first-frame stage (SRV-109).
+    Standalone,
+}
+
+/// Frames larger than this are parsed off the network threads.
+const PARSE_INLINE: usize = 256 * 1024;
+
+/// Time a closing handshake may take before the socket is dropped.
+const CLOSE_GRACE: Duration = Duration::from_secs(5);
+
+/// A frame on its way to the dispatcher.
+pub(crate) struct Inbound {
+    /// `None` when the text is no message (SRV-111).
+    pub(crate) message: Option<ClientMessage>,
+    pub(crate) arrived: Instant,
+    /// Counts as pending in its space until handled (SRV-110).
+    pub(crate) pending: Option<PendingFrame>,
+    /// Share of the connection's inbound byte bound (SRV-707).
+    pub(crate) permit: Option<OwnedSemaphorePermit>,
+    /// Told when the frame has been handled.
+    pub(crate) handled: Option<oneshot::Sender<()>>,
+}
+
+/// Answers an upgrade request, or what is not one.
+pub(crate) fn upgrade(
+    server: Arc<Server>,
+    mount: Mount,
+    request: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Response {
+    let upgrade = match request {
+        Ok(upgrade) => upgrade,
+        Err(_) => {
+            return match mount {
+                Mount::Production => (
+                    StatusCode::UPGRADE_REQUIRED,
+                    [(header::UPGRADE, "websocket"), (header::CONNECTION, "upgrade")],
+                    "memory websocket endpoint",
+                )
+                    .into_response(),
+                Mount::Standalone => "memory websocket endpoint".into_response(),
+            };
+        }
+    };
+    let Some(connection) = server.admit_connection() else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "memory server is going away").into_response();
+    };
+    let limit = server.config().limits.max_inbound_message;
+    upgrade
+        .max_message_size(limit)
+        .max_frame_size(limit)
+        .on_failed_upgrade({
+            let (server, connection) = (Arc::clone(&server), Arc::clone(&connection));
+            move |error| {
+                tracing::debug!(connection = %connection.id, %error, "upgrade failed");
+                server.retire_connection(&connection);
+            }
+        })
+        .on_upgrade(move |socket| serve(server, connection, socket, mount))
+}
+
+async fn serve(server: Arc<Server>, connection: Arc<Connection>, socket: WebSocket, mount: Mount) {
+    let (sink, stream) = socket.split();
+    let (frames, queue) = mpsc::channel(server.config().limits.inbound_pending_frames);
+    let writer = tokio::spawn(write(Arc::clone(&server), Arc::clone(&connection), sink));
+    let dispatcher = spawn_dispatcher(Arc::clone(&server), Arc::clone(&connection), queue);
+    let end = Reader {
+        server: &server,
+        connection: &connection,
+        frames,
+        mount,
+    }
+    .run(stream)
+    .await;
+    // Frames that arrived before the end are still executed, in order; their answers may be lost (SRV-107).
+    if let Err(error) = dispatcher.await {
+        tracing::error!(connection = %connection.id, %error, "dispatcher ended abnormally");
+    }
+    connection.outbound.close(end);
+    if let Err(error) = writer.await {
+        tracing::error!(connection = %connection.id, %error, "writer ended abnormally");
+    }
+    server.retire_connection(&connection);
+}
+
+/// Handles a connection's frames one at a time, in arrival order (SRV-110).
+pub(crate) fn spawn_dispatcher(
+    server: Arc<Server>,
+    connection: Arc<Connection>,
+    mut queue: mpsc::Receiver<Inbound>,
+) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        while let Some(frame) = queue.recv().await {
+            let Inbound {
+                message,
+                arrived,
+                pending,
+                permit,
+                handled,
+            } = frame;
+            let started = Instant::now();
+            server.note_frame_wait(started.duration_since(arrived));
+            crate::dispatch::handle(&server, &connection, message).await;
+            server.note_frame_work(started.elapsed());
+            drop((pending, permit));
+            if let Some(handled) = handled {
+                // The waiter may have gone; nothing depends on it then.
+                let _ = handled.send(());
+            }
+        }
+    })
+}
+
+/// How far the first-frame stage has come (SRV-103). `First → Negotiating → Open`; standalone starts at `Open`.
+enum Stage {
+    First,
+    Negotiating {
+        buffered: usize,
+        handled: oneshot::Receiver<()>,
+    },
+    Open,
+}
+
+/// True while the first frame is being handled.
+fn is_pending(handled: &mut oneshot::Receiver<()>) -> bool {
+    matches!(handled.try_recv(), Err(oneshot::error::TryRecvError::Empty))
+}
+
+struct Reader<'a> {
+    server: &'a Arc<Server>,
+    connection: &'a Arc<Connection>,
+    frames: mpsc::Sender<Inbound>,
+    mount: Mount,
+}
+
+impl Reader<'_> {
+    /// Reads until the socket, the peer or the server ends; returns how the writer is to finish.
+    async fn run(self, mut stream: SplitStream<WebSocket>) -> Closing {
+        let limits = &self.server.config().limits;
+        let bytes = Arc::new(Semaphore::new(limits.inbound_pending_bytes));
+        let mut stage = match self.mount {
+            Mount::Production => Stage::First,
+            Mount::Standalone => Stage::Open,
+        };
+        let mut pinged = false;
+        let mut deadline = tokio::time::Instant::now() + limits.keep_alive;
+        loop {
+            let message = tokio::select! {
+                message = stream.next() => message,
+                () = tokio::time::sleep_until(deadline) => {
+                    if pinged {
+                        return Closing::Now(SocketClose::NoPong);
+                    }
+                    pinged = true;
+                    deadline = tokio::time::Instant::now() + limits.keep_alive;
+                    self.connection.outbound.ask_ping();
+                    continue;
+                }
+                closing = self.connection.outbound.ending() => return closing,
+                () = self.server.draining() => return Closing::AfterQueue(SocketClose::GoingAway),
+            };
+            let message = match message {
+                Some(Ok(message)) => message,
+                Some(Err(error)) => return self.read_failure(error),
+                None => return Closing::PeerGone,
+            };
+            pinged = false;
+            deadline = tokio::time::Instant::now() + limits.keep_alive;
+            match message {
+                Message::Text(text) => match self.receive(text.as_str(), &mut stage, &bytes).await {
+                    Ok(()) => {}
+                    Err(closing) => return closing,
+                },
+                Message::Binary(_) => {
+                    let ignored = match &mut stage {
+                        Stage::First => return Closing::Now(SocketClose::SetupFailure),
+                        Stage::Negotiating { handled, .. } => is_pending(handled),
+                        Stage::Open => false,
+                    };
+                    if !ignored {
+                        return Closing::Now(SocketClose::BinaryFrame);
+                    }
+                }
+                Message::Pong(payload) => self.connection.outbound.pong(&payload),
+                Message::Ping(_) => {}
+                Message::Close(_) => return Closing::PeerGone,
+            }
+        }
+    }
+
+    async fn receive(&self, text: &str, stage: &mut Stage, bytes: &Arc<Semaphore>) -> Result<(), Closing> {
+        let limits = &self.server.config().limits;
+        let arrived = Instant::now();
+        let message = parse(text).await;
+        let mut handled = None;
+        match stage {
+            Stage::First => {
+                if message.is_none() {
+                    return Err(Closing::Now(SocketClose::NotMemoryProtocol));
+                }
+                let (done, wait) = oneshot::channel();
+                handled = Some(done);
+                *stage = Stage::Negotiating {
+                    buffered: 0,
+                    handled: wait,
+                };
+            }
+            Stage::Negotiating {
+                buffered,
+                handled: wait,
+            } => {
+                if is_pending(wait) {
+                    *buffered += text.len();
+                    if *buffered > limits.negotiation_buffer {
+                        return Err(Closing::Now(SocketClose::NegotiationBuffer));
+                    }
+                } else {
+                    *stage = Stage::Open;
+                }
+            }
+            Stage::Open => {}
+        }
+        // A frame above the bound takes all of it.
+        let share = u32::try_from(text.len().min(limits.inbound_pending_bytes)).unwrap_or(u32::MAX);
+        let permit = Arc::clone(bytes).acquire_many_owned(share).await.ok();
+        let pending = message
+            .as_ref()
+            .and_then(ClientMessage::header)
+            .and_then(|header| self.server.pending_frame(&header.space));
+        self.frames
+            .send(Inbound {
+                message,
+                arrived,
+                pending,
+                permit,
+                handled,
+            })
+            .await
+            .map_err(|_| Closing::Now(SocketClose::ReceiveFailure))
+    }
+
+    fn read_failure(&self, error: axum::Error) -> Closing {
+        tracing::debug!(connection = %self.connection.id, %error, "read failed");
+        // The library reports an oversized message as a capacity error; everything else is a dead socket.
+        if error.to_string().contains("too long") || error.to_string().contains("too big") {
+            Closing::Now(SocketClose::MessageTooLarge)
+        } else {
+            Closing::PeerGone
+        }
+    }
+}
+
+async fn parse(text: &str) -> Option<ClientMessage> {
+    if text.len() <= PARSE_INLINE {
+        return parse_client_message(text).ok();
+    }
+    let text = text.to_owned();
+    tokio::task::spawn_blocking(move || parse_client_message(&text).ok())
+        .await
+        .ok()
+        .flatten()
+}
+
+async fn write(server: Arc<Server>, connection: Arc<Connection>, mut sink: SplitSink<WebSocket, Message>) {
+    let limits = &server.config().limits;
+    loop {
+        match connection.outbound.next().await {
+            Next::Frame(frame, text) => {
+                let stall = limits.outbound_stall
+                    + Duration::from_secs_f64(text.len() as f64 / limits.outbound_min_rate.max(1) as f64);
+                let sent = tokio::select! {
+                    sent = tokio::time::timeout(stall, sink.send(Message::Text(text.into()))) => sent,
+                    closing = connection.outbound.ending() => {
+                        connection.outbound.write_failed(frame);
+                        return finish(&server, &connection, sink, closing).await;
+                    }
+                };
+                match sent {
+                    Ok(Ok(())) => {
+                        if connection.outbound.written(frame) {
+                            server.resume_fan_out(&connection);
+                        }
+                    }
+                    Ok(Err(error)) => {
+                        tracing::debug!(connection = %connection.id, %error, "write failed");
+                        connection.outbound.write_failed(frame);
+                        return;
+                    }
+                    Err(_) => {
+                        connection.outbound.write_failed(frame);
+                        return finish(
+                            &server,
+                            &connection,
+                            sink,
+                            Closing::Now(SocketClose::OutboundBuffer),
+                        )
+                        .await;
+                    }
+                }
+            }
+            Next::Ping(payload) => {
+                let ping = sink.send(Message::Ping(payload.into()));
+                if !matches!(
+                    tokio::time::timeout(limits.outbound_stall, ping).await,
+                    Ok(Ok(()))
+                ) {
+                    connection.outbound.close(Closing::PeerGone);
+                    return;
+                }
+            }
+            Next::Close(closing) => return finish(&server, &connection, sink, closing).await,
+        }
+    }
+}
+
+/// Ends the socket: with a close frame where the server decided, silently where the peer is gone.
+async fn finish(
+    server: &Server,
+    connection: &Connection,
+    mut sink: SplitSink<WebSocket, Message>,
+    closing: Closing,
+) {
+    let close = match closing {
+        Closing::Now(close) | Closing::AfterQueue(close) => close,
+        Closing::PeerGone => return,
+    };
+    if close == SocketClose::OutboundBuffer {
+        server.note_overrun();
+    }
+    tracing::debug!(connection = %connection.id, code = close.code(), reason = close.reason(), "closing");
+    let frame = Message::Close(Some(CloseFrame {
+        code: close.code(),
+        reason: close.reason().into(),
+    }));
+    // A peer that does not read cannot be told why.
+    let _ = tokio::time::timeout(CLOSE_GRACE, sink.send(frame)).await;
+}

@@ -1,0 +1,366 @@
+//! The transport over real sockets (SRV §1, 7.2, 14): first-frame stage, closes, keep-alive, size limits, slow
+//! consumers, drain, and that no connection's fault reaches another.
+
+mod support;
+
+use std::time::Duration;
+
+use futures_util::{SinkExt, StreamExt};
+use memory_server::{FlushTiming, ServerConfig, ServingPlane};
+use serde_json::{Value as Json, json};
+use support::{Client, Injected, Received, Running, frame};
+use tokio_tungstenite::tungstenite::Message;
+
+const SPACE: &str = "did:key:z6Mk-space";
+
+fn config() -> ServerConfig {
+    let mut config = Injected::new("did:key:z6Mk-audience", 1_760_000_000_000).config;
+    config.flush = FlushTiming::Timed;
+    config
+}
+
+fn hello() -> String {
+    frame(&json!({ "type": "hello", "protocol": "memory", "flags": {} }))
+}
+
+/// A client with a session.
+async fn open(running: &Running, session: &str, principal: &str) -> Client {
+    let mut client = running.client().await;
+    let answer = open_on(&mut client, session, principal, None).await;
+    assert_eq!(answer["ok"]["sessionId"], session, "{answer}");
+    client
+}
+
+async fn open_on(client: &mut Client, session: &str, principal: &str, token: Option<&str>) -> Json {
+    let hello = client.request(&hello()).await;
+    let mut descriptor = json!({ "sessionId": session });
+    if let Some(token) = token {
+        descriptor["sessionToken"] = token.into();
+    }
+    let open = json!({
+        "type": "session.open", "requestId": "open", "space": SPACE, "session": descriptor,
+        "invocation": {
+            "aud": "did:key:z6Mk-audience", "iss": principal,
+            "challenge": hello["sessionOpen"]["challenge"]["value"],
+        },
+        "authorization": {},
+    });
+    client.request(&frame(&open)).await
+}
+
+fn set(session: &str, local_seq: u64, id: &str, value: &Json) -> String {
+    frame(&json!({
+        "type": "transact", "requestId": format!("t{local_seq}"), "space": SPACE, "sessionId": session,
+        "commit": {
+            "localSeq": local_seq, "reads": { "confirmed": [], "pending": [] },
+            "operations": [{ "op": "set", "id": id, "value": { "value": value } }],
+        },
+    }))
+}
+
+fn watch(session: &str, ids: &[&str]) -> String {
+    let roots: Vec<Json> = ids
+        .iter()
+        .map(|id| json!({ "id": id, "selector": { "path": [], "schema": false } }))
+        .collect();
+    frame(&json!({
+        "type": "session.watch.set", "requestId": "watch", "space": SPACE, "sessionId": session,
+        "watches": [{ "id": "w", "kind": "graph", "query": { "roots": roots } }],
+    }))
+}
+
+async fn expect_close(client: &mut Client, code: u16, reason: &str) {
+    loop {
+        match client.recv_or_close().await {
+            Received::Close(Some(close)) => return assert_eq!(close, (code, reason.to_owned())),
+            Received::Text(_) => {}
+            other => panic!("expected close {code}, got {other:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_103_a_first_frame_that_is_no_message_closes_1002() {
+    let running = Running::production(config()).await;
+    let mut client = running.client().await;
+    client.send("{}").await;
+    expect_close(&mut client, 1002, "Memory websocket expects memory protocol").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_103_a_binary_first_frame_closes_1011() {
+    let running = Running::production(config()).await;
+    let mut client = running.client().await;
+    client
+        .socket
+        .send(Message::Binary(vec![1].into()))
+        .await
+        .expect("open");
+    expect_close(&mut client, 1011, "Memory websocket setup failure").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_103_the_first_frame_may_be_any_message() {
+    let running = Running::production(config()).await;
+    let mut client = running.client().await;
+    let ack =
+        json!({ "type": "session.ack", "requestId": "x", "space": SPACE, "sessionId": "s", "seenSeq": 1 });
+    let answer = client.request(&frame(&ack)).await;
+    assert_eq!(answer["error"]["message"], "memory hello is required first");
+    assert_eq!(client.request(&hello()).await["type"], "hello.ok");
+    // SRV-111: after the first frame a broken one is answered.
+    client.send("nonsense").await;
+    assert_eq!(
+        support::json(&client.recv().await)["error"]["name"],
+        "InvalidMessageError"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_104_a_later_binary_frame_closes_1003() {
+    let running = Running::production(config()).await;
+    let mut client = running.client().await;
+    assert_eq!(client.request(&hello()).await["type"], "hello.ok");
+    client
+        .socket
+        .send(Message::Binary(vec![1].into()))
+        .await
+        .expect("open");
+    expect_close(&mut client, 1003, "Memory websocket expects text frames").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_101_a_plain_request_to_the_socket_route_is_refused() {
+    let running = Running::production(config()).await;
+    let url = format!("http://{}/api/storage/memory?space={SPACE}", running.address);
+    let refused = tokio::task::spawn_blocking(move || ureq::get(&url).call())
+        .await
+        .expect("runs");
+    assert!(
+        matches!(refused, Err(ureq::Error::StatusCode(426))),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_105_a_silent_peer_is_pinged_then_closed_1001() {
+    let mut config = config();
+    config.limits.keep_alive = Duration::from_millis(20);
+    let running = Running::production(config).await;
+    let mut client = running.client().await;
+    assert_eq!(client.request(&hello()).await["type"], "hello.ok");
+    // A raw peer that reads pings and does not answer them: the library answers while it is polled, so poll only
+    // once the server has given up.
+    running.until_connections(0).await;
+    expect_close(&mut client, 1001, "No response from ping frame.").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_105_a_peer_that_answers_pings_stays() {
+    let mut config = config();
+    config.limits.keep_alive = Duration::from_millis(500);
+    let running = Running::production(config).await;
+    let mut client = running.client().await;
+    assert_eq!(client.request(&hello()).await["type"], "hello.ok");
+    let mut pings = 0;
+    while pings < 2 {
+        match client.socket.next().await {
+            Some(Ok(Message::Ping(_))) => pings += 1,
+            other => panic!("expected a ping, got {other:?}"),
+        }
+    }
+    assert_eq!(running.server.connection_count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_106_a_message_above_the_limit_closes_1009() {
+    let mut config = config();
+    config.limits.max_inbound_message = 1000;
+    let running = Running::production(config).await;
+    let mut client = running.client().await;
+    assert_eq!(client.request(&hello()).await["type"], "hello.ok");
+    client.send(&"x".repeat(1001)).await;
+    expect_close(&mut client, 1009, "Memory websocket message too large").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_116_f19_a_large_message_within_the_limit_is_handled() {
+    let running = Running::production(config()).await;
+    let mut client = open(&running, "s", "did:key:alice").await;
+    let answer = client
+        .request(&set("s", 1, "of:big", &json!("x".repeat(3_000_000))))
+        .await;
+    assert_eq!(answer["ok"]["seq"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_113_f20_frames_received_before_a_close_are_executed() {
+    let running = Running::production(config()).await;
+    let mut client = open(&running, "s", "did:key:alice").await;
+    for local_seq in 1..=100 {
+        client.send(&set("s", local_seq, "of:x", &json!(local_seq))).await;
+    }
+    client.socket.close(None).await.expect("open");
+    running.until_connections(0).await;
+    let mut other = open(&running, "o", "did:key:alice").await;
+    let list = json!({ "type": "entity-id.list", "requestId": "l", "space": SPACE, "sessionId": "o" });
+    assert_eq!(other.request(&frame(&list)).await["ok"]["serverSeq"], 100);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f3_f4_a_replayed_commit_is_answered_from_the_record() {
+    let running = Running::production(config()).await;
+    let mut client = running.client().await;
+    let opened = open_on(&mut client, "s", "did:key:alice", None).await;
+    let token = opened["ok"]["sessionToken"].as_str().expect("a token").to_owned();
+    client.send(&set("s", 1, "of:x", &json!(1))).await;
+    // The verdict may be lost with the socket.
+    drop(client);
+    running.until_connections(0).await;
+    let mut again = running.client().await;
+    let resumed = open_on(&mut again, "s", "did:key:alice", Some(&token)).await;
+    assert_eq!(resumed["ok"]["resumed"], true, "{resumed}");
+    let verdict = again.request(&set("s", 1, "of:x", &json!(1))).await;
+    assert_eq!(verdict["ok"]["seq"], 1, "{verdict}");
+    let other = again.request(&set("s", 1, "of:x", &json!(2))).await;
+    assert_eq!(other["error"]["name"], "ProtocolError", "{other}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_706_a_reader_that_stalls_is_closed_and_delays_nobody() {
+    let mut config = config();
+    config.limits.outbound_high_water = 64 * 1024;
+    config.limits.outbound_cap = 256 * 1024;
+    let running = Running::production(config).await;
+    let mut stalled = open(&running, "slow", "did:key:alice").await;
+    let mut writer = open(&running, "w", "did:key:bob").await;
+    // Answers always enqueue: a peer that asks and does not read overruns its own queue.
+    let payload = "x".repeat(20_000);
+    writer.send(&set("w", 1, "of:x", &json!(payload))).await;
+    assert_eq!(support::json(&writer.recv().await)["ok"]["seq"], 1);
+    let query = frame(&json!({
+        "type": "graph.query", "requestId": "q", "space": SPACE, "sessionId": "slow",
+        "query": { "roots": [{ "id": "of:x", "selector": { "path": [], "schema": false } }] },
+    }));
+    let flood = tokio::spawn(async move {
+        // Until the server hangs up.
+        while stalled
+            .socket
+            .send(Message::Text(query.as_str().into()))
+            .await
+            .is_ok()
+        {}
+    });
+    while running.server.work_stats().connections_overrun == 0 {
+        tokio::task::yield_now().await;
+    }
+    flood.abort();
+    let answer = writer.request(&set("w", 2, "of:y", &json!(1))).await;
+    assert!(
+        answer["ok"]["seq"] == 2 || answer["type"] == "session/effect",
+        "{answer}"
+    );
+    running.until_connections(1).await;
+    assert_eq!(
+        running.server.session_count(),
+        2,
+        "the stalled session survives its connection"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_705_a_slow_consumer_gets_one_frame_computed_from_state() {
+    let mut config = config();
+    config.flush = FlushTiming::Manual;
+    config.limits.outbound_high_water = 16 * 1024;
+    let running = Running::production(config).await;
+    let mut slow = open(&running, "slow", "did:key:alice").await;
+    assert!(slow.request(&watch("slow", &["of:x", "of:y"])).await["ok"].is_object());
+    let mut writer = open(&running, "w", "did:key:bob").await;
+    let server = running.server.clone();
+    let mut local_seq = 0;
+    // Large frames until the socket's own buffers are full and the queue stands above high-water.
+    while server.work_stats().sessions_skipped == 0 {
+        local_seq += 1;
+        writer
+            .send(&set(
+                "w",
+                local_seq,
+                "of:x",
+                &json!(format!("{local_seq}:{}", "x".repeat(200_000))),
+            ))
+            .await;
+        writer.recv().await;
+        server.flush(None).await.expect("flushes");
+        writer.recv().await;
+    }
+    // Many more commits while it does not read cost it nothing.
+    for _ in 0..5 {
+        local_seq += 1;
+        writer.send(&set("w", local_seq, "of:y", &json!(local_seq))).await;
+        writer.recv().await;
+        server.flush(None).await.expect("flushes");
+        writer.recv().await;
+    }
+    // It reads again: what it missed comes as one frame with the newest state, and no frame goes back in time.
+    let mut to_seq = 0;
+    let newest = loop {
+        server.flush(None).await.expect("flushes");
+        let effect = support::json(&slow.recv().await);
+        let reached = effect["effect"]["toSeq"].as_u64().expect("a seq");
+        assert!(reached >= to_seq, "{reached} after {to_seq}");
+        to_seq = reached;
+        let y = effect["effect"]["upserts"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find(|upsert| upsert["id"] == "of:y");
+        if let Some(y) = y {
+            break y["doc"]["value"].as_u64().expect("a number");
+        }
+    };
+    assert_eq!(newest, local_seq, "one coalesced frame, not a backlog");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_1401_a_drain_answers_what_runs_and_closes_1001() {
+    let running = Running::production(config()).await;
+    let mut client = open(&running, "s", "did:key:alice").await;
+    client.send(&set("s", 1, "of:x", &json!(1))).await;
+    let first = support::json(&client.recv().await);
+    assert_eq!(first["ok"]["seq"], 1);
+    let server = running.server.clone();
+    let ending = tokio::spawn(async move { server.shut_down().await });
+    expect_close(&mut client, 1001, "Memory server is going away").await;
+    // The library answers the closing handshake while it is polled.
+    while !matches!(client.socket.next().await, None | Some(Err(_))) {}
+    ending.await.expect("the drain ends");
+    let refused =
+        tokio_tungstenite::connect_async(format!("ws://{}/api/storage/memory", running.address)).await;
+    assert!(refused.is_err(), "no new connections");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_4_f21_nothing_is_left_of_sessions_that_expired() {
+    let injected = Injected::new("did:key:z6Mk-audience", 1_760_000_000_000);
+    let clock = injected.clock.clone();
+    let running = Running::production(injected.config).await;
+    for round in 0..50 {
+        let session = format!("s{round}");
+        let mut client = open(&running, &session, "did:key:alice").await;
+        assert!(
+            client
+                .request(&watch(&session, &["of:x", &format!("of:{round}")]))
+                .await["ok"]
+                .is_object()
+        );
+    }
+    running.until_connections(0).await;
+    assert_eq!(running.server.session_count(), 50);
+    let space = SPACE.into();
+    assert_eq!(running.server.demanded_instances(&space, None).len(), 100);
+    clock.advance(30_000);
+    assert!(!running.server.has_live_sessions(&space, None));
+    assert_eq!(running.server.session_count(), 0);
+    assert_eq!(running.server.demand_set_sizes(&space, None).union_keys, 0);
+}
