@@ -2,8 +2,9 @@
 //! session. Every change is an event that the server handles; the tally and the standing are derived.
 
 use memory_wire::{Object, Scope, Value, value};
+use runner::cell::Cell;
+use runner::error::RunnerError;
 use runner::pattern::{ArgView, GraphBuilder, Pattern, PatternGraph, PatternIdentity, RunCx, fields};
-use runner::{Cell, RunnerError};
 
 /// Longest title of an option, in characters.
 const MAX_TITLE: usize = 80;
@@ -48,9 +49,19 @@ impl Pattern for LunchPoll {
         let counts = || value!({ "type": "array", "items": (count()) });
         let mut g = GraphBuilder::new(&self.identity(), value!({ "type": "object" }));
 
-        let options = g.state(names::OPTIONS, value!({ "type": "array", "items": (text()), "default": [] }));
-        let votes = g.state(names::VOTES, value!({ "type": "array", "items": (count()), "default": [] }));
-        let my_vote = g.scoped_state(names::MY_VOTE, Scope::User, value!({ "type": ["string", "null"] }));
+        let options = g.state(
+            names::OPTIONS,
+            value!({ "type": "array", "items": (text()), "default": [] }),
+        );
+        let votes = g.state(
+            names::VOTES,
+            value!({ "type": "array", "items": (count()), "default": [] }),
+        );
+        let my_vote = g.scoped_state(
+            names::MY_VOTE,
+            Scope::User,
+            value!({ "type": ["string", "null"] }),
+        );
         let draft = g.scoped_state(names::DRAFT, Scope::Session, text());
 
         let tally = g.derive(
@@ -74,7 +85,11 @@ impl Pattern for LunchPoll {
         );
         let vote = g.handler(
             names::VOTE,
-            fields([("options", (&options).into()), ("votes", (&votes).into()), ("myVote", (&my_vote).into())]),
+            fields([
+                ("options", (&options).into()),
+                ("votes", (&votes).into()),
+                ("myVote", (&my_vote).into()),
+            ]),
             value!({ "type": "object", "properties": { "option": { "type": ["string", "null"] } } }),
             vote,
         );
@@ -109,7 +124,10 @@ fn tally(_: &RunCx, input: &ArgView) -> Result<Value, RunnerError> {
         .into_iter()
         .map(|option| {
             let count = votes_of(&votes, option.as_str().unwrap_or_default());
-            Value::Object(Object::from_entries(vec![("option".into(), option), ("votes".into(), Value::from(count))]))
+            Value::Object(Object::from_entries(vec![
+                ("option".into(), option),
+                ("votes".into(), Value::from(count)),
+            ]))
         })
         .collect();
     Ok(Value::from(entries))
@@ -133,7 +151,12 @@ fn standing(_: &RunCx, input: &ArgView) -> Result<Value, RunnerError> {
     let my_votes = votes_of(&tally, &mine);
     let ahead = tally
         .iter()
-        .filter(|entry| entry.member("votes").and_then(Value::as_f64).is_some_and(|votes| votes > my_votes))
+        .filter(|entry| {
+            entry
+                .member("votes")
+                .and_then(Value::as_f64)
+                .is_some_and(|votes| votes > my_votes)
+        })
         .count();
     Ok(Value::from(match ahead {
         0 => format!("{mine} is in front."),
@@ -143,7 +166,12 @@ fn standing(_: &RunCx, input: &ArgView) -> Result<Value, RunnerError> {
 }
 
 fn add_option(_: &RunCx, state: &ArgView, event: &Value) -> Result<(), RunnerError> {
-    let title = event.member("title").and_then(Value::as_str).map(str::trim).unwrap_or_default().to_owned();
+    let title = event
+        .member("title")
+        .and_then(Value::as_str)
+        .map(str::trim)
+        .unwrap_or_default()
+        .to_owned();
     if title.is_empty() {
         return Err(refused("An option needs a title."));
     }
@@ -154,8 +182,14 @@ fn add_option(_: &RunCx, state: &ArgView, event: &Value) -> Result<(), RunnerErr
     if options.len() >= MAX_OPTIONS {
         return Err(refused(&format!("A poll has at most {MAX_OPTIONS} options.")));
     }
-    if options.iter().any(|known| known.as_str().is_some_and(|known| known.to_lowercase() == title.to_lowercase())) {
-        return Err(refused(&format!("\u{201c}{title}\u{201d} is on the list already.")));
+    if options.iter().any(|known| {
+        known
+            .as_str()
+            .is_some_and(|known| known.to_lowercase() == title.to_lowercase())
+    }) {
+        return Err(refused(&format!(
+            "\u{201c}{title}\u{201d} is on the list already."
+        )));
     }
     state.cell("options")?.push(vec![Value::from(title)])?;
     state.cell("draft")?.set(Value::from(""))
@@ -190,7 +224,10 @@ fn count(votes: &Cell, title: &str, by: f64) -> Result<(), RunnerError> {
         Value::Array(array) => array.elements().map(|(_, entry)| entry.clone()).collect(),
         _ => Vec::new(),
     };
-    match entries.iter().position(|entry| entry.member("option").and_then(Value::as_str) == Some(title)) {
+    match entries
+        .iter()
+        .position(|entry| entry.member("option").and_then(Value::as_str) == Some(title))
+    {
         Some(at) => votes.key(at.to_string()).key("votes").increment(by),
         None if by > 0.0 => votes.push(vec![value!({ "option": (title), "votes": (by) })]),
         None => Ok(()),
@@ -198,12 +235,19 @@ fn count(votes: &Cell, title: &str, by: f64) -> Result<(), RunnerError> {
 }
 
 fn typing(_: &RunCx, state: &ArgView, event: &Value) -> Result<(), RunnerError> {
-    let text: String =
-        event.member("text").and_then(Value::as_str).unwrap_or_default().chars().take(MAX_TITLE).collect();
+    let text: String = event
+        .member("text")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .chars()
+        .take(MAX_TITLE)
+        .collect();
     state.cell("draft")?.set(Value::from(text))
 }
 
 /// A refusal in the words that the person who clicked will read.
 fn refused(sentence: &str) -> RunnerError {
-    RunnerError::Refused { reason: sentence.to_owned() }
+    RunnerError::Refused {
+        reason: sentence.to_owned(),
+    }
 }

@@ -1,0 +1,62 @@
+//! The `space-server` program: `serve` for a data directory, `demo` for the lunch poll.
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use clap::Parser;
+use space_server::application::Application;
+use space_server::configuration::{Command, CommandLine, Configuration};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+/// Exit code when the address is taken (SRV §14).
+const ADDRESS_TAKEN: u8 = 3;
+
+fn main() -> ExitCode {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    // Standard output belongs to the ready line.
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
+    let outcome = match CommandLine::parse().command {
+        Command::Serve(arguments) => run(&arguments, false),
+        Command::Demo(arguments) => run(&arguments, true),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("space-server: {error:#}");
+            let taken = error
+                .chain()
+                .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+                .any(|cause| cause.kind() == std::io::ErrorKind::AddrInUse);
+            if taken {
+                ExitCode::from(ADDRESS_TAKEN)
+            } else {
+                ExitCode::FAILURE
+            }
+        }
+    }
+}
+
+fn run(arguments: &space_server::configuration::ServeArguments, with_demo: bool) -> anyhow::Result<()> {
+    let configuration =
+        Configuration::from_environment(arguments, with_demo, |name| std::env::var(name).ok())?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let (mut interrupt, mut terminate) =
+            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        let application = Application::start(&configuration, with_demo).await?;
+        println!("ready http://{}", application.address());
+        application
+            .serve(async move {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+            })
+            .await
+    })
+}
