@@ -15,6 +15,8 @@
 //! | ids, branches, the feed of commits | [`Reader`] |
 //! | what a graph query reaches, now and after each commit | [`query`] |
 //! | pending events, retirable effects, basis rows, the outbox | [`events`], [`effects`], [`basis`], [`outbox`] |
+//! | relational tables beside the store | [`sqlite_builtin`] |
+//! | a copy of a store in one file | [`dump`] |
 //! | to retire a dead session | [`Engine::retire_session`] |
 //! | one store from many threads | [`actor::EngineHandle`] |
 //!
@@ -27,6 +29,7 @@ pub mod basis;
 mod branch;
 mod column;
 mod document_cache;
+pub mod dump;
 pub mod effects;
 mod engine;
 mod entity_ids;
@@ -44,6 +47,7 @@ mod refusal;
 mod retirement;
 mod schema;
 mod snapshot;
+pub mod sqlite_builtin;
 pub mod store_path;
 mod wave;
 

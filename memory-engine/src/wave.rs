@@ -67,7 +67,7 @@ impl WaveCommit {
     }
 
     /// The scope keys addressed by operation index.
-    fn annotated_key(&self, op: usize) -> Option<&ScopeKey> {
+    pub(crate) fn annotated_key(&self, op: usize) -> Option<&ScopeKey> {
         self.annotations
             .iter()
             .find(|annotation| annotation.op == op)

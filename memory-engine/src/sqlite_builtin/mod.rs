@@ -1,0 +1,29 @@
+//! The SQLite builtin (ENG §14): relational tables that live in a file of their own beside the space's store, one per
+//! database document and instance, written by operations of commits and read by guarded queries. Who may do either,
+//! and the requests themselves, are the server's.
+//!
+//! | you need | look in |
+//! | --- | --- |
+//! | whether a statement is admitted | [`guard`] |
+//! | which table and columns a write is about | [`write_target`] |
+//! | what a row's label is | [`row_label`] |
+//! | the statement that creates a declared table | [`table`] |
+//! | where a database's file lies | [`cell_file`] |
+//! | to land a commit that writes | [`CellDatabases`], [`Engine::apply_commit_with_sqlite`](crate::Engine::apply_commit_with_sqlite) |
+//! | to read | [`CellReaders`] |
+
+pub mod cell_file;
+mod commit;
+pub mod disk_source;
+pub mod guard;
+mod labelled_write;
+mod query;
+pub mod row_label;
+mod sql_text;
+mod sql_value;
+pub mod table;
+pub mod write_target;
+
+pub use commit::CellDatabases;
+pub use disk_source::DiskSources;
+pub use query::{CellReaders, Column, QueryTarget, Rows};

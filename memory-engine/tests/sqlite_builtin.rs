@@ -1,0 +1,354 @@
+//! Cell databases over a living store (ENG §14): commits that write to one land whole or not at all, reads see what
+//! landed, and rows without a label are not written.
+
+mod support;
+
+use memory_engine::sqlite_builtin::{CellDatabases, CellReaders, Column, QueryTarget};
+use memory_engine::{
+    Applied, ApplyCommit, Engine, EngineError, EngineOptions, ReadInstance, StoreLocation, dump,
+};
+use memory_wire::ids::{BranchName, Did, SessionId, SpaceId};
+use memory_wire::message::ClientCommit;
+use memory_wire::scope_key::{Scope, ScopeIdentity, ScopeKey};
+use memory_wire::value;
+use memory_wire::value::{Object, Value};
+use support::NOW_MS;
+
+const DB: &str = "of:db";
+
+struct Store {
+    _dir: tempfile::TempDir,
+    engine: Engine,
+    cells: CellDatabases,
+    readers: CellReaders,
+    space: SpaceId,
+    local_seq: f64,
+}
+
+impl Store {
+    fn new() -> Store {
+        let dir = tempfile::tempdir().unwrap();
+        let location = StoreLocation::File(dir.path().join("store.sqlite"));
+        let engine = Engine::open(location, EngineOptions::default()).unwrap();
+        Store {
+            _dir: dir,
+            engine,
+            cells: CellDatabases::new(),
+            readers: CellReaders::new(),
+            space: "did:key:zSpace".into(),
+            local_seq: 0.0,
+        }
+    }
+
+    fn commit(&mut self, operations: Vec<Value>) -> Result<Applied, EngineError> {
+        self.local_seq += 1.0;
+        let commit = value!({
+            "localSeq": (self.local_seq), "reads": { "confirmed": [], "pending": [] }, "operations": operations
+        });
+        let commit = ClientCommit::from_value(&commit).unwrap();
+        let (session, alice) = (SessionId::from("s1"), Did::from("did:key:alice"));
+        let apply = ApplyCommit::authored(&session, Some(&alice), &commit, NOW_MS);
+        self.engine
+            .apply_commit_with_sqlite(&self.cells, &self.space, apply)
+    }
+
+    fn rows(&self, scope: Scope, sql: &str) -> Result<Vec<Value>, EngineError> {
+        Ok(self.query(scope, sql)?.0)
+    }
+
+    fn query(&self, scope: Scope, sql: &str) -> Result<(Vec<Value>, Vec<Column>), EngineError> {
+        let key = ScopeKey::resolve(scope, &ScopeIdentity::session("did:key:alice", "s1")).unwrap();
+        let tables = Some(tables(None));
+        let store = self.engine.location();
+        let target = QueryTarget::of(store, self.cells.disk_sources(), &self.space, DB, &key, tables);
+        let rows = self.readers.query(&target, sql, None)?;
+        Ok((rows.rows, rows.columns))
+    }
+}
+
+fn tables(rule: Option<Value>) -> Object {
+    let mut schema = Object::from_entries(vec![(
+        "properties".into(),
+        value!({ "id": { "sqlType": "integer primary key" }, "who": { "sqlType": "text" }, "n": { "sqlType": "integer" } }),
+    )]);
+    if let Some(rule) = rule {
+        schema.insert("rowLabel", rule);
+    }
+    Object::from_entries(vec![("notes".into(), schema.into())])
+}
+
+fn sqlite(sql: &str, params: Value) -> Value {
+    operation(value!({ "id": DB, "tables": (tables(None)) }), sql, params)
+}
+
+fn operation(db: Value, sql: &str, params: Value) -> Value {
+    value!({ "op": "sqlite", "db": db, "sql": sql, "params": params })
+}
+
+fn set(id: &str, content: Value) -> Value {
+    value!({ "op": "set", "id": id, "value": { "value": content } })
+}
+
+const INSERT: &str = "INSERT INTO notes (who, n) VALUES (?, ?)";
+
+#[test]
+fn eng_1401_writes_land_with_the_commit_and_are_read_back() {
+    let mut store = Store::new();
+    assert_eq!(
+        store.rows(Scope::Space, "SELECT * FROM notes").unwrap().len(),
+        0,
+        "no file yet"
+    );
+    let write = sqlite(INSERT, value!(["alice", 7]));
+    store
+        .commit(vec![
+            set("of:a", value!(1)),
+            write,
+            sqlite(INSERT, value!(["bob", 1.5])),
+        ])
+        .unwrap();
+    let (rows, columns) = store
+        .query(
+            Scope::Space,
+            "SELECT who, n, n + 1 AS more FROM notes ORDER BY id",
+        )
+        .unwrap();
+    let told = rows.iter().map(support::json).collect::<Vec<_>>();
+    assert_eq!(
+        told,
+        [
+            serde_json::json!({ "who": "alice", "n": 7, "more": 8 }),
+            serde_json::json!({ "who": "bob", "n": 1.5, "more": 2.5 }),
+        ]
+    );
+    let origin = |table: &str, column: &str| Some((table.to_owned(), column.to_owned()));
+    assert_eq!(
+        columns.iter().map(|c| c.origin.clone()).collect::<Vec<_>>(),
+        [origin("notes", "who"), origin("notes", "n"), None]
+    );
+    // Detached again: the store's own reads and writes go on.
+    store.commit(vec![set("of:b", value!(2))]).unwrap();
+}
+
+#[test]
+fn eng_2_a_failing_statement_takes_the_whole_commit_along() {
+    let mut store = Store::new();
+    store.commit(vec![sqlite(INSERT, value!(["kept", 1]))]).unwrap();
+    let failed = store.commit(vec![
+        set("of:a", value!(1)),
+        sqlite(INSERT, value!(["lost", 2])),
+        sqlite("INSERT INTO notes (id, who) VALUES (?, ?)", value!([1, "taken"])),
+    ]);
+    assert!(matches!(failed, Err(EngineError::Sqlite(_))), "{failed:?}");
+    assert_eq!(
+        store.rows(Scope::Space, "SELECT who FROM notes").unwrap().len(),
+        1
+    );
+    let a = store
+        .engine
+        .read(&"of:a".into(), ReadInstance::Space, &BranchName::default(), None)
+        .unwrap();
+    assert!(a.is_none());
+    assert_eq!(store.engine.server_seq().unwrap().0, 1);
+    store.commit(vec![sqlite(INSERT, value!(["after", 3]))]).unwrap();
+}
+
+#[test]
+fn eng_1403_each_instance_has_a_file_of_its_own() {
+    let mut store = Store::new();
+    let mine = value!({ "id": DB, "scope": "user", "tables": (tables(None)) });
+    store
+        .commit(vec![operation(mine, INSERT, value!(["mine", 1]))])
+        .unwrap();
+    assert_eq!(store.rows(Scope::User, "SELECT who FROM notes").unwrap().len(), 1);
+    assert_eq!(
+        store.rows(Scope::Space, "SELECT who FROM notes").unwrap().len(),
+        0
+    );
+}
+
+#[test]
+fn eng_1400_preparation_refuses_before_anything_is_attached() {
+    let mut store = Store::new();
+    let other = value!({ "id": "of:other" });
+    let scoped = value!({ "id": DB, "scope": "session" });
+    let many: Object = (0..257).map(|n| (format!("t{n}"), Value::Null)).collect();
+    let long = format!("INSERT INTO notes (who) VALUES ('{}')", "x".repeat(100_000));
+    for (operations, text) in [
+        (
+            vec![sqlite(INSERT, value!([])), operation(other, INSERT, value!([]))],
+            "a commit may write to at most one sqlite database",
+        ),
+        (
+            vec![sqlite(INSERT, value!([])), operation(scoped, INSERT, value!([]))],
+            "conflicting scope for the same sqlite database in one commit",
+        ),
+        (
+            vec![operation(
+                value!({ "id": DB, "tables": many }),
+                INSERT,
+                value!([]),
+            )],
+            "sqlite db declares too many tables",
+        ),
+        (
+            vec![sqlite(&long, value!([]))],
+            "sqlite statement exceeds the maximum length",
+        ),
+    ] {
+        let refused = store.commit(operations).unwrap_err();
+        assert_eq!(
+            (refused.name(), refused.to_string().as_str()),
+            ("ProtocolError", text)
+        );
+    }
+    store
+        .cells
+        .disk_sources()
+        .register(&store.space, DB, "/somewhere".into())
+        .unwrap();
+    let refused = store.commit(vec![sqlite(INSERT, value!(["x", 1]))]).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "injected on-disk SQLite sources are read-only in v1 (db.exec rejected)"
+    );
+}
+
+#[test]
+fn eng_1410_guarded_statements_never_reach_the_store() {
+    let mut store = Store::new();
+    for sql in [
+        "DELETE FROM \"commit\"",
+        "DELETE FROM main.notes",
+        "SELECT 1",
+        "DROP TABLE notes",
+        "INSERT INTO head (id) VALUES ('x')",
+    ] {
+        let refused = store.commit(vec![sqlite(sql, value!([]))]).unwrap_err();
+        assert_eq!(refused.name(), "GuardError", "{sql}");
+    }
+    assert_eq!(
+        store.rows(Scope::Space, "DELETE FROM notes").unwrap_err().name(),
+        "GuardError"
+    );
+    assert_eq!(store.engine.server_seq().unwrap().0, 0);
+}
+
+fn labelled(rule: Value) -> Value {
+    value!({ "id": DB, "owner": "did:key:owner", "tables": (tables(Some(rule))) })
+}
+
+fn mail_rule() -> Value {
+    let pattern = value!({ "field": "who", "source": "[^ ]+@[^ ]+", "flags": "g" });
+    value!({
+        "version": 1,
+        "confidentiality": { "allOf": [{ "principal": { "protocol": "mailto", "of": { "match": pattern } } }, { "dbOwner": true }] }
+    })
+}
+
+#[test]
+fn eng_1425_a_row_without_a_label_is_not_written() {
+    let mut store = Store::new();
+    let db = labelled(mail_rule());
+    store
+        .commit(vec![operation(db.clone(), INSERT, value!(["a@x.org", 1]))])
+        .unwrap();
+    for (sql, params, part) in [
+        (INSERT, value!(["nobody", 1]), "matched nothing"),
+        (
+            "INSERT INTO notes (who) VALUES (?) RETURNING id",
+            value!(["b@x.org"]),
+            "RETURNING",
+        ),
+        ("UPDATE notes SET who = ?", value!(["nobody"]), "matched nothing"),
+        (
+            "WITH q AS (SELECT 1) INSERT INTO notes (who) VALUES (?)",
+            value!(["b@x.org"]),
+            "shape",
+        ),
+        (
+            "INSERT INTO elsewhere (who) VALUES (?)",
+            value!(["b@x.org"]),
+            "not declared",
+        ),
+    ] {
+        let refused = store
+            .commit(vec![set("of:a", value!(1)), operation(db.clone(), sql, params)])
+            .unwrap_err();
+        assert_eq!(refused.name(), "RowLabelCommitError", "{sql}: {refused}");
+        assert!(
+            refused.to_string().starts_with("sqlite commit refused: "),
+            "{refused}"
+        );
+        assert!(refused.to_string().contains(part), "{refused}");
+    }
+    let rows = store.rows(Scope::Space, "SELECT who FROM notes").unwrap();
+    assert_eq!(support::json(&rows[0])["who"], "a@x.org");
+    assert_eq!(store.engine.server_seq().unwrap().0, 1);
+    store
+        .commit(vec![operation(db, "DELETE FROM notes", value!([]))])
+        .unwrap();
+    assert_eq!(
+        store.rows(Scope::Space, "SELECT who FROM notes").unwrap().len(),
+        0
+    );
+}
+
+#[test]
+fn eng_1425_a_missing_owner_is_the_handle_documents() {
+    let mut store = Store::new();
+    let db = value!({ "id": DB, "tables": (tables(Some(mail_rule()))) });
+    let refused = store
+        .commit(vec![operation(db.clone(), INSERT, value!(["a@x.org", 1]))])
+        .unwrap_err();
+    assert!(
+        refused.to_string().contains("dbOwner() has no owner"),
+        "{refused}"
+    );
+    store
+        .commit(vec![set(DB, value!({ "owner": "did:key:owner" }))])
+        .unwrap();
+    store
+        .commit(vec![operation(db, INSERT, value!(["a@x.org", 1]))])
+        .unwrap();
+}
+
+#[test]
+fn sqlite_parameters_bind_by_position_and_by_name() {
+    let mut store = Store::new();
+    store
+        .commit(vec![sqlite(
+            "INSERT INTO notes (who, n) VALUES (:who, $n)",
+            value!({ "who": "named", "n": true }),
+        )])
+        .unwrap();
+    let rows = store.rows(Scope::Space, "SELECT who, n FROM notes").unwrap();
+    assert_eq!(
+        support::json(&rows[0]),
+        serde_json::json!({ "who": "named", "n": 1 })
+    );
+    let refused = store.commit(vec![sqlite(INSERT, value!([[1], 2]))]).unwrap_err();
+    assert!(refused.to_string().contains("got an array"), "{refused}");
+}
+
+#[test]
+fn eng_1500_a_dump_is_a_store_of_its_own() {
+    let mut store = Store::new();
+    store.commit(vec![set("of:a", value!("kept"))]).unwrap();
+    let StoreLocation::File(path) = store.engine.location().clone() else {
+        panic!("a file")
+    };
+    let copy = path.with_file_name("copy.sqlite");
+    dump::dump(&path, &copy).unwrap();
+    assert!(
+        dump::dump(&path, &copy).is_err(),
+        "an existing file is never overwritten"
+    );
+    let copied = Engine::open(StoreLocation::File(copy), EngineOptions::default()).unwrap();
+    let a = copied
+        .read(&"of:a".into(), ReadInstance::Space, &BranchName::default(), None)
+        .unwrap()
+        .unwrap();
+    assert_eq!(a.member("value").and_then(Value::as_str), Some("kept"));
+    store.commit(vec![set("of:a", value!("on"))]).unwrap();
+}
