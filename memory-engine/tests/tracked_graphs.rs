@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use memory_engine::query::{Changes, EvaluationCache, TrackedGraph};
 use memory_engine::{ApplyCommit, Engine, EngineOptions};
-use memory_wire::ids::{Did, SessionId, SpaceId};
+use memory_wire::ids::{Did, SessionId};
 use memory_wire::message::{ClientCommit, GraphQuery};
 use memory_wire::scope_key::{InstanceId, Scope, ScopeIdentity, ScopeKey};
 use memory_wire::value;
@@ -309,6 +309,32 @@ fn eng_1061_scoped_instances_are_shared_only_while_absent_for_both() {
     );
 }
 
+#[test]
+fn eng_1061_an_absent_scoped_root_is_each_identitys_own() {
+    let store = Store::new();
+    let cache = EvaluationCache::new();
+    let query = GraphQuery::from_value(&value!({
+        "roots": [{ "id": "of:mine", "scope": "user", "selector": { "path": [], "schema": true } }]
+    }))
+    .unwrap();
+    for who in ["alice", "bob"] {
+        let graph = shared(&cache, &store, &identity(who), &query);
+        let own = ScopeKey::resolve(Scope::User, &identity(who)).unwrap();
+        assert_eq!(
+            graph.tracked_instances().collect::<Vec<_>>(),
+            [&InstanceId::new("of:mine", own)]
+        );
+    }
+    assert_eq!(cache.counts(), (1, 1));
+    let anonymous = cache.track(
+        store.engine.reader(),
+        &SPACE.into(),
+        &ScopeIdentity::default(),
+        &query,
+    );
+    assert!(anonymous.is_err());
+}
+
 // --- refresh against fresh evaluation ---------------------------------------------------------------------------------
 
 const DOCUMENTS: usize = 6;
@@ -388,10 +414,5 @@ fn eng_1028_documents_of_other_spaces_are_absent() {
     store.write("of:root", value!({ "a": foreign }));
     let graph = store.track(&query(&[("of:root", value!(true))]));
     assert_eq!(graph.tracked_instances().count(), 1);
-    assert!(
-        graph
-            .tracker()
-            .keys()
-            .all(|key| key.space == SpaceId::from(SPACE))
-    );
+    assert!(graph.tracker().keys().all(|key| key.space == SPACE));
 }

@@ -463,9 +463,13 @@ impl TrackedGraph {
                 tracing::trace!(space = %self.space, failure = failure.as_str(), "a root does not satisfy its schema");
             }
         }
+        let visited_scopes = visits.iter().map(|(key, _)| key.instance.scope_key.scope());
         Ok(Walk {
             awaited: seen.absent().cloned().collect(),
-            narrowest: seen.narrowest_scope(),
+            narrowest: visited_scopes
+                .chain([seen.narrowest_scope()])
+                .max()
+                .unwrap_or_default(),
             loaded: source.into_loaded(),
         })
     }

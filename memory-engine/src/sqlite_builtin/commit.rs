@@ -1,7 +1,7 @@
 //! Commits that write to a cell database (ENG-1400, 1401, 1404): the database is attached to the store's own
 //! connection for the length of the commit, so that its writes and the commit's revisions stand or fall together.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use memory_wire::hash::{Digest, hash_value};
 use memory_wire::ids::{BranchName, EntityId, SpaceId};
@@ -100,13 +100,13 @@ impl CellDatabases {
     fn create_tables(
         &self,
         conn: &Connection,
-        path: &PathBuf,
+        path: &Path,
         existed: bool,
         alias: &str,
         target: &Target<'_>,
     ) -> Result<(), EngineError> {
         for tables in target.declarations.iter().filter_map(|db| db.tables.as_ref()) {
-            let key = (path.clone(), hash_value(&Value::Object(tables.clone())));
+            let key = (path.to_owned(), hash_value(&Value::Object(tables.clone())));
             // A file that was removed meanwhile has no tables, whatever is remembered.
             if existed && self.created.lock().contains(&key) {
                 continue;

@@ -137,7 +137,7 @@ fn run_returning(
 fn read_back(conn: &Connection, table: &str, rowid: &str, ids: &[i64]) -> Result<Vec<Object>, EngineError> {
     let marks = vec!["?"; ids.len()].join(",");
     let mut statement = conn.prepare(&format!("SELECT * FROM {table} WHERE {rowid} IN ({marks})"))?;
-    let names: Vec<String> = statement.column_names().into_iter().map(str::to_owned).collect();
+    let names: Vec<String> = statement.column_names().map(str::to_owned).collect();
     let mut rows = statement.query(params_from_iter(ids))?;
     let mut found = Vec::with_capacity(ids.len());
     while let Some(row) = rows.next()? {

@@ -38,7 +38,7 @@ fn check_node(value: &Value, position: Position, columns: &[String]) -> Result<(
         ),
         Node::AnyOf(operand) => {
             for alternative in terms(operand)? {
-                check_alternative(alternative, columns)?;
+                check_alternative(alternative)?;
             }
             check_terms("any()", operand, position, columns)
         }
@@ -66,14 +66,14 @@ fn check_terms(name: &str, operand: &Value, position: Position, columns: &[Strin
 }
 
 /// An alternative is a leaf, also behind a gate.
-fn check_alternative(value: &Value, columns: &[String]) -> Result<(), String> {
+fn check_alternative(value: &Value) -> Result<(), String> {
     match Node::read(value, Position::Confidentiality)? {
         Node::AllOf(_) | Node::AnyOf(_) => Err(
             "an any() alternative must be a single principal-like term, not all()/any() — a conjunction or nested \
              disjunction cannot be an OR-clause alternative (CFC spec §3.1.8)"
                 .to_owned(),
         ),
-        Node::When { then, .. } => check_alternative(then, columns),
+        Node::When { then, .. } => check_alternative(then),
         _ => Ok(()),
     }
 }
