@@ -21,7 +21,7 @@ use crate::error::{CommitError, RunnerError};
 use crate::event_append_queue::{AppendOutcome, EventIntent};
 use crate::promise::Promise;
 use crate::replica::{DocKey, Notification, NotificationSink, Replica, Selector};
-use crate::scheduler::{ClientFire, EventDelivery, EventOutcome, Scheduler};
+use crate::scheduler::{ClientFire, EventDelivery, EventOutcome, OutcomeCallback, Scheduler};
 use crate::seal::refusal;
 use crate::storage_manager::{NotificationSubscription, StorageManager};
 use crate::transaction::{
@@ -53,7 +53,7 @@ struct Entry {
 struct Intent {
     space: SpaceId,
     sidecar: EntityId,
-    on_outcome: Option<Box<dyn FnOnce(&EventOutcome)>>,
+    on_outcome: Option<OutcomeCallback>,
 }
 
 struct State {
@@ -585,7 +585,7 @@ fn superseded(message: &str) -> SealedVerdict {
     }
 }
 
-fn tell(on_outcome: Option<Box<dyn FnOnce(&EventOutcome)>>, outcome: EventOutcome) {
+fn tell(on_outcome: Option<OutcomeCallback>, outcome: EventOutcome) {
     if let Some(tell) = on_outcome {
         tell(&outcome);
     }

@@ -19,7 +19,7 @@ use crate::pattern::{
 };
 use crate::promise::Promise;
 use crate::runtime::Runtime;
-use crate::scheduler::{HandlerId, NodeId, NodeKind, NodeSpec};
+use crate::scheduler::{HandlerId, NodeId, NodeKind, NodeSpec, Timing};
 use crate::storage_manager::StorageManager;
 use crate::transaction::{Read, ReadMeta, RunTx};
 
@@ -308,7 +308,43 @@ pub(crate) fn start(
             }
         }
     }
-    Ok(piece)
+    match watch_identity(runtime, identity, &links.result) {
+        Ok(watch) => {
+            piece.nodes.push(watch);
+            Ok(piece)
+        }
+        Err(error) => {
+            piece.stop(runtime);
+            Err(error)
+        }
+    }
+}
+
+/// RUN-813: a write of `patternIdentity` is ordinary input; the piece is started anew as what it says now.
+fn watch_identity(
+    runtime: &Runtime,
+    identity: &PatternIdentity,
+    result: &Link,
+) -> Result<NodeId, RunnerError> {
+    let (swapped, identity, root) = (runtime.swap_request(), identity.clone(), result.clone());
+    let action = move |tx: &RunTx| {
+        match meta(tx, &root, field::PATTERN_IDENTITY)? {
+            Some(stored) if stored.as_object().is_some() && !identity.matches(&stored) => swapped(&root),
+            Some(_) | None => {}
+        }
+        Ok(())
+    };
+    runtime.scheduler().register(NodeSpec {
+        action_id: "raw:patternIdentity".into(),
+        kind: NodeKind::Effect,
+        action: Rc::new(action),
+        writes: Vec::new(),
+        declared_reads: vec![meta_address(result, field::PATTERN_IDENTITY)],
+        materializes: Vec::new(),
+        demand_roots: vec![result.id.clone()],
+        space: result.space.clone(),
+        timing: Timing::default(),
+    })
 }
 
 fn register(

@@ -84,7 +84,6 @@ struct Inner {
     signal: WakeSignal,
     timer: Rc<dyn Timer>,
     patterns: RefCell<PatternRegistry>,
-    identities: RefCell<Vec<PatternIdentity>>,
     pieces: RefCell<Vec<RunningPiece>>,
     pulls: RefCell<Vec<PendingPull>>,
     overlay: Option<Overlay>,
@@ -124,7 +123,6 @@ impl Runtime {
             signal: options.signal,
             timer: options.timer,
             patterns: RefCell::default(),
-            identities: RefCell::default(),
             pieces: RefCell::default(),
             pulls: RefCell::default(),
             overlay,
@@ -226,12 +224,7 @@ impl Runtime {
 
     /// Makes a pattern known, so that its pieces can be started from what they store.
     pub fn register_pattern(&self, pattern: &dyn Pattern) -> PatternIdentity {
-        let identity = pattern.identity();
-        self.0.patterns.borrow_mut().add(pattern);
-        let mut identities = self.0.identities.borrow_mut();
-        identities.retain(|known| *known != identity);
-        identities.push(identity.clone());
-        identity
+        self.0.patterns.borrow_mut().add(pattern)
     }
 
     /// Sets a piece up at `result` in `tx` and starts its graph (RUN-824). A transaction that does not stand takes
@@ -382,14 +375,23 @@ impl Runtime {
         answer.settle(outcome);
     }
 
+    /// Asks for a piece to be started anew, outside the run that noticed (RUN-813).
+    pub(crate) fn swap_request(&self) -> Rc<dyn Fn(&Link)> {
+        let inner = Rc::downgrade(&self.0);
+        Rc::new(move |root: &Link| {
+            let Some(runtime) = inner.upgrade().map(Runtime) else {
+                return;
+            };
+            let (storage, root) = (runtime.0.storage.clone(), root.clone());
+            storage.defer(move || {
+                let started = runtime.ensure_piece_running(&root);
+                runtime.0.scheduler.track_background(&started);
+            });
+        })
+    }
+
     fn start_stored(&self, root: &Link, stored: &Value) -> Result<StructureLoad, RunnerError> {
-        let known = self
-            .0
-            .identities
-            .borrow()
-            .iter()
-            .find(|identity| identity.matches(stored))
-            .cloned();
+        let known = self.0.patterns.borrow().stored(stored);
         match known {
             None => Ok(StructureLoad::Deferred(format!(
                 "the pattern of {} is not known here",

@@ -11,7 +11,7 @@ use crate::error::RunnerError;
 use crate::link::Link;
 use crate::promise::Promise;
 use crate::runtime::{Runtime, StructureLoad};
-use crate::scheduler::{EventDelivery, EventOutcome, QueuedEvent, ServedFailure, ServedRecord, Step};
+use crate::scheduler::{EventDelivery, OutcomeCallback, QueuedEvent, ServedFailure, ServedRecord, Step};
 use crate::seal::{RunStamper, RunSupply};
 use crate::transaction::{Acting, SealDestination, StreamEntryRef};
 
@@ -32,7 +32,7 @@ pub struct ServedEvent {
     /// Told when the delivery fails for good or has to wait (RUN-557).
     pub on_failure: Rc<dyn Fn(ServedFailure)>,
     /// Told once when the delivery is over, accepted by the wave or not.
-    pub on_outcome: Option<Box<dyn FnOnce(&EventOutcome)>>,
+    pub on_outcome: Option<OutcomeCallback>,
 }
 
 /// A runtime as its host sees it.

@@ -190,7 +190,7 @@ fn run_545_a_users_change_runs_that_users_instance_alone() {
 #[test]
 fn run_605_attribution_follows_the_discovered_scope() {
     let alice = who(ALICE, "s1");
-    let poll = poll(&[alice.clone()]);
+    let poll = poll(std::slice::from_ref(&alice));
     poll.fire("addOption", &alice, "e0", value!({ "title": "Pizza" }));
     poll.fire("vote", &alice, "e1", value!({ "option": "Pizza" }));
     poll.fire("type", &alice, "e2", value!({ "text": "x" }));
@@ -224,7 +224,7 @@ fn run_605_attribution_follows_the_discovered_scope() {
 #[test]
 fn run_557_a_refusing_handler_reports_its_error() {
     let alice = who(ALICE, "s1");
-    let poll = poll(&[alice.clone()]);
+    let poll = poll(std::slice::from_ref(&alice));
     poll.fire("addOption", &alice, "e1", value!({ "title": "" }));
     poll.bench.drain();
     poll.bench.settle();
@@ -281,7 +281,7 @@ fn run_548_undemanded_narrowing_is_withdrawn_until_somebody_comes() {
 #[test]
 fn run_546_arrival_runs_only_what_is_not_current() {
     let (alice, bob) = (who(ALICE, "s1"), who(BOB, "s1"));
-    let poll = poll(&[alice.clone()]);
+    let poll = poll(std::slice::from_ref(&alice));
     poll.bench.demand(&LunchPoll, &poll.root, &[alice, bob.clone()]);
     poll.bench.settle();
     let mut runs = poll.trace();
@@ -316,7 +316,7 @@ fn run_544_a_refused_seal_runs_that_instance_again() {
 #[test]
 fn an_abandoned_wave_leaves_nothing_behind() {
     let alice = who(ALICE, "s1");
-    let poll = poll(&[alice.clone()]);
+    let poll = poll(std::slice::from_ref(&alice));
     poll.fire("type", &alice, "e1", value!({ "text": "x" }));
     poll.bench.drain();
     poll.bench.settle();
@@ -333,7 +333,7 @@ fn an_abandoned_wave_leaves_nothing_behind() {
 #[test]
 fn run_602_kinds_of_stamps() {
     let alice = who(ALICE, "s1");
-    let poll = poll(&[alice.clone()]);
+    let poll = poll(std::slice::from_ref(&alice));
     poll.fire("type", &alice, "e1", value!({ "text": "x" }));
     poll.bench.drain();
     poll.bench.settle();
@@ -355,7 +355,7 @@ fn run_602_kinds_of_stamps() {
 #[test]
 fn run_553_an_event_starts_its_piece() {
     let alice = who(ALICE, "s1");
-    let poll = poll(&[alice.clone()]);
+    let poll = poll(std::slice::from_ref(&alice));
     poll.bench.runtime.stop(&poll.root);
     assert!(!poll.bench.runtime.is_running(&poll.root));
     poll.fire("addOption", &alice, "e1", value!({ "title": "Pizza" }));
@@ -368,7 +368,7 @@ fn run_553_an_event_starts_its_piece() {
 #[test]
 fn run_553_an_event_nobody_can_handle_is_dropped() {
     let alice = who(ALICE, "s1");
-    let poll = poll(&[alice.clone()]);
+    let poll = poll(std::slice::from_ref(&alice));
     let nowhere = Link::to_document(
         poll.bench.store.space(),
         EntityId::from("of:nowhere"),

@@ -229,6 +229,72 @@ fn run_828_a_second_runtime_resumes_the_piece() {
     bob.assert_shows(&root, "standing", value!("Pizza has 1"));
 }
 
+/// RUN-813: a piece whose stored pattern changes runs the new graph over the documents it has.
+#[test]
+fn run_813_a_stored_pattern_swap_replaces_the_graph() {
+    use runner::pattern::{GraphBuilder, PatternGraph, PatternIdentity, fields};
+    struct Greeting(&'static str);
+    impl Pattern for Greeting {
+        fn identity(&self) -> PatternIdentity {
+            PatternIdentity::native("runner-tests", "greeting", self.0)
+        }
+        fn graph(&self) -> PatternGraph {
+            let mut g = GraphBuilder::new(&self.identity(), value!({ "type": "object" }));
+            let name = g.state("name", value!({ "type": "string", "default": "Ada" }));
+            let word = self.0;
+            let hello = g.derive(
+                "hello",
+                fields([("name", (&name).into())]),
+                value!(true),
+                move |_, arg| Ok(Value::from(format!("{word} {}", arg.text("name")?))),
+            );
+            let set = g.handler(
+                "set",
+                fields([("name", (&name).into())]),
+                value!(true),
+                |_, state, event| state.cell("name")?.set(event.clone()),
+            );
+            g.result(
+                value!({ "type": "object" }),
+                fields([("hello", (&hello).into()), ("set", (&set).into())]),
+            )
+        }
+    }
+    let store = StoreDouble::default();
+    let alice = bench(&store, "alice");
+    let root = alice.piece();
+    let tx = alice.runtime.edit();
+    alice
+        .runtime
+        .run(&tx, &Greeting("hello"), value!({}), &root)
+        .expect("the piece starts");
+    drop(tx.commit());
+    alice.send(&root, "set", value!("Grace"));
+    alice.assert_shows(&root, "hello", value!("hello Grace"));
+    alice.runtime.register_pattern(&Greeting("good evening"));
+    // Somebody else sets the piece up for the newer version.
+    let bob = bench(&store, "bob");
+    bob.runtime.register_pattern(&Greeting("hello"));
+    let found = bob.runtime.ensure_piece_running(&root);
+    bob.settle();
+    assert!(found.is_settled());
+    let tx = bob.runtime.edit();
+    bob.runtime
+        .run(&tx, &Greeting("good evening"), value!({}), &root)
+        .expect("swapped");
+    drop(tx.commit());
+    bob.settle();
+    alice.settle();
+    alice.assert_shows(&root, "hello", value!("good evening Grace"));
+    let hello = alice.runtime.scheduler().graph_snapshot();
+    let derivations = hello
+        .nodes
+        .iter()
+        .filter(|n| n.action_id.contains(":hello:"))
+        .count();
+    assert_eq!(derivations, 1, "one graph: {:?}", hello.nodes);
+}
+
 /// The embedder's way: one task drives, I/O wakes it, and `settled` returns when everything is durable.
 #[tokio::test(flavor = "current_thread")]
 async fn settled_waits_for_the_store() {

@@ -23,6 +23,8 @@ pub mod identity;
 
 use std::rc::Rc;
 
+use memory_wire::Value;
+
 pub use bind::{Bound, PieceLinks};
 pub use body::{ArgView, RunCx};
 pub use build::{GraphBuilder, Place, fields};
@@ -51,13 +53,13 @@ pub struct PatternRegistry {
 }
 
 impl PatternRegistry {
-    /// Adds a pattern; a second one of the same identity replaces the first. Answers its graph.
-    pub fn add(&mut self, pattern: &dyn Pattern) -> Rc<PatternGraph> {
+    /// Adds a pattern; a second one of the same identity replaces the first.
+    pub fn add(&mut self, pattern: &dyn Pattern) -> PatternIdentity {
         let identity = pattern.identity();
         let graph = Rc::new(pattern.graph());
         self.known.retain(|(known, _)| *known != identity);
-        self.known.push((identity, Rc::clone(&graph)));
-        graph
+        self.known.push((identity.clone(), graph));
+        identity
     }
 
     /// The graph of an identity, if it is known here.
@@ -66,5 +68,13 @@ impl PatternRegistry {
             .iter()
             .find(|(known, _)| known == identity)
             .map(|(_, graph)| Rc::clone(graph))
+    }
+
+    /// The identity whose stored form a piece holds, if it is known here.
+    pub fn stored(&self, stored: &Value) -> Option<PatternIdentity> {
+        self.known
+            .iter()
+            .find(|(known, _)| known.matches(stored))
+            .map(|(known, _)| known.clone())
     }
 }

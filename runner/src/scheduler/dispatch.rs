@@ -22,6 +22,16 @@ use crate::scheduler::{RunRecord, Scheduler};
 use crate::seal::{PieceStart, event_consequence, refusal};
 use crate::transaction::{RunKind, RunStamp, RunTx, TxStatus};
 
+/// How the nodes that a handler depends on stand.
+enum Upstream {
+    /// Nothing it depends on is stale.
+    Current,
+    /// Something can run: all of it is demanded for the pass, so that what a run dirties runs too.
+    Stale(BTreeSet<NodeId>),
+    /// Everything stale waits for a gate; the first opens at this instant.
+    Gated(i64),
+}
+
 /// What a look at the head found.
 enum Look {
     /// Look again: something about it changed.
@@ -140,7 +150,7 @@ impl Scheduler {
                 Some(handler) => Look::Deliver(handler),
                 None => self.preflight(slot),
             },
-            Park::Until(_) | Park::Ready | Park::Upstream => self.preflight(slot),
+            Park::Until(_) | Park::Ready | Park::Upstream | Park::Gated(_) => self.preflight(slot),
         }
     }
 
@@ -170,19 +180,18 @@ impl Scheduler {
 
     /// RUN-554, for the head event.
     fn preflight(&self, slot: u64) -> Look {
-        let (event_id, stream, payload, actor, loader_succeeded, preflights) = {
-            let mut state = self.0.state.borrow_mut();
-            let Some(queued) = state.queue.get_mut(slot) else {
+        let (event_id, stream, payload, actor, loader_succeeded) = {
+            let state = self.0.state.borrow();
+            let Some(queued) = state.queue.get(slot) else {
                 return Look::Again;
             };
-            queued.preflights += 1;
+            let event = &queued.event;
             (
-                queued.event.event_id.clone(),
-                queued.event.stream.clone(),
-                queued.event.payload.clone(),
-                queued.event.actor(),
+                event.event_id.clone(),
+                event.stream.clone(),
+                event.payload.clone(),
+                event.actor(),
                 queued.loader_succeeded,
-                queued.preflights,
             )
         };
         let Some(handler) = self.handler_of(&stream) else {
@@ -208,15 +217,27 @@ impl Scheduler {
         }
         let closure = ReadLog::of(&tx.reactivity_log());
         tx.abort("preflight");
-        // A graph that never settles must not hold the stream for ever.
-        if preflights <= MAX_ITERS {
-            let mut upstream = self.stale_upstream(&closure);
-            if let Some(actor) = &actor {
-                upstream.extend(self.rearm_not_current_for_actor(&closure, actor));
-            }
-            if !upstream.is_empty() {
-                self.demand_for_pass(upstream);
-                return self.park(slot, Park::Upstream);
+        if let Some(actor) = &actor {
+            self.rearm_not_current_for_actor(&closure, actor);
+        }
+        match self.upstream_of(&closure) {
+            Upstream::Current => {}
+            Upstream::Gated(at) => return self.park(slot, Park::Gated(at)),
+            Upstream::Stale(nodes) => {
+                // Whatever it takes, a stream is not held for ever: a graph that keeps moving is looked at a
+                // bounded number of times.
+                let looks = {
+                    let mut state = self.0.state.borrow_mut();
+                    let Some(queued) = state.queue.get_mut(slot) else {
+                        return Look::Again;
+                    };
+                    queued.preflights += 1;
+                    queued.preflights
+                };
+                if looks <= MAX_ITERS {
+                    self.demand_for_pass(nodes);
+                    return self.park(slot, Park::Upstream);
+                }
             }
         }
         let identity = actor.clone().unwrap_or_else(|| self.0.storage.identity());
@@ -251,20 +272,27 @@ impl Scheduler {
         }
     }
 
-    /// Stale nodes upstream of a closure, which can still become current.
-    fn stale_upstream(&self, closure: &ReadLog) -> Vec<NodeId> {
+    /// How the nodes upstream of a closure stand (RUN-554 (a)). Those that passes have given up on do not count.
+    fn upstream_of(&self, closure: &ReadLog) -> Upstream {
+        let now = self.0.clock.now_ms();
         let state = self.0.state.borrow();
         let upstream = upstream_of(&state.graph, closure);
-        let hopeless = |streak: u32| streak > CONVERGENCE_HOLD_PASSES;
-        upstream
-            .into_iter()
-            .filter(|id| {
-                state
-                    .graph
-                    .node(*id)
-                    .is_some_and(|node| node.stale() && !hopeless(node.gate.streak))
-            })
-            .collect()
+        let mut stale = upstream
+            .iter()
+            .filter_map(|id| state.graph.node(*id))
+            .filter(|node| node.stale() && node.gate.streak <= CONVERGENCE_HOLD_PASSES)
+            .peekable();
+        if stale.peek().is_none() {
+            return Upstream::Current;
+        }
+        match stale
+            .map(|node| node.gate.eligible_at().filter(|at| *at > now))
+            .min()
+        {
+            // The least is `None` as soon as one of them can run.
+            Some(Some(at)) => Upstream::Gated(at),
+            Some(None) | None => Upstream::Stale(upstream),
+        }
     }
 
     /// Instances that the upstream nodes of a closure read.
@@ -313,7 +341,7 @@ impl Scheduler {
         let stamper = self.stamper();
         if let Err(error) = stamper.stamp(&tx, stamp) {
             // A handler must not run unmarked: the entry stays pending and is drained again (SS-612).
-            tx.abort(&error.to_string());
+            tx.abort(error.to_string());
             tell_served(event, ServedFailure::Deferred(error.to_string()));
             self.finish_event(queued, Err(CommitError::aborted(error.to_string())));
             return;
@@ -329,7 +357,7 @@ impl Scheduler {
         self.0.state.borrow_mut().executing = false;
         if let Err(error) = ran.and_then(|()| resolvable(event, &tx)) {
             // The handler's own writes are gone; when served, the error is the consequence (RUN-557, SS-817).
-            tx.abort(&error.to_string());
+            tx.abort(error.to_string());
             self.drop_events_of(&tx);
             self.report(handler.action_id(), &error);
             tell_served(event, ServedFailure::Error(error.to_string()));

@@ -10,7 +10,7 @@ use crate::error::RunnerError;
 use crate::link::Link;
 use crate::runtime::Posture;
 use crate::scheduler::Scheduler;
-use crate::scheduler::events::{EventDelivery, EventOutcome, ServedRecord};
+use crate::scheduler::events::{EventDelivery, OutcomeCallback, ServedRecord};
 use crate::seal::{acting_at, stream_append};
 use crate::transaction::{Acting, MergeableOp, OutboundAppend, Read, ReadMeta, RunKind, RunStamp, RunTx};
 
@@ -20,7 +20,7 @@ pub struct SendOptions {
     /// Id chosen by the caller, with the session that makes it unique (RUN-550).
     pub caller_id: Option<(String, SessionId)>,
     /// Told the outcome once.
-    pub on_outcome: Option<Box<dyn FnOnce(&EventOutcome)>>,
+    pub on_outcome: Option<OutcomeCallback>,
     /// The event comes from trusted renderer input (RUN-559).
     pub renderer_trusted: bool,
 }

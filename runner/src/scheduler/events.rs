@@ -42,6 +42,9 @@ pub enum EventOutcome {
     Failed(CommitError),
 }
 
+/// Told an outcome, once.
+pub type OutcomeCallback = Box<dyn FnOnce(&EventOutcome)>;
+
 /// How a served delivery failed (RUN-557).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServedFailure {
@@ -97,7 +100,7 @@ pub struct EventDelivery {
     /// Present for events that a serving runtime delivers.
     pub served: Option<ServedRecord>,
     /// Told the outcome.
-    pub on_outcome: Option<Box<dyn FnOnce(&EventOutcome)>>,
+    pub on_outcome: Option<OutcomeCallback>,
 }
 
 impl fmt::Debug for EventDelivery {
@@ -130,6 +133,8 @@ pub(crate) enum Park {
     Loads(Promise<Result<(), RunnerError>>),
     /// Upstream nodes are running this pass.
     Upstream,
+    /// Every stale upstream node waits for its gate; the first opens at this instant. Looked at in any pass.
+    Gated(i64),
     /// Inputs are being synced; then it runs without another preflight.
     Presync(Promise<()>),
     /// A retry is due at this instant.
@@ -186,7 +191,7 @@ pub(crate) enum Enqueued {
     /// It has its own slot.
     Queued,
     /// It replaced the payload of an undelivered earlier one; that one's callback is handed back.
-    Collapsed(Option<Box<dyn FnOnce(&EventOutcome)>>),
+    Collapsed(Option<OutcomeCallback>),
     /// The backlog is full.
     Refused(Box<EventDelivery>),
 }

@@ -112,13 +112,14 @@ impl FanOut {
             }];
         }
         let mut wanted: Vec<DemandedInstance> = Vec::new();
+        let mut listed: BTreeSet<ScopeKey> = BTreeSet::new();
         for pair in pairs {
             // A session-deep pair without a session resolves nothing and runs nothing; a later pair of the
             // same principal (or a repetition of the same pair) resolves to a key already listed.
             let Some(key) = self.key_at_ratchet(pair) else {
                 continue;
             };
-            if wanted.iter().all(|w| w.key != key) {
+            if listed.insert(key.clone()) {
                 wanted.push(DemandedInstance {
                     key,
                     identity: pair.clone(),
@@ -236,11 +237,7 @@ impl FanOut {
 
     /// Union of the reads of all instances: what the node subscribes to.
     pub fn union_log(&self) -> ReadLog {
-        let mut union = ReadLog::default();
-        for record in self.instances.values() {
-            union.absorb(&record.log);
-        }
-        union
+        ReadLog::union(self.instances.values().map(|record| &record.log))
     }
 }
 

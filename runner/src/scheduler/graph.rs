@@ -138,11 +138,10 @@ impl Graph {
         id
     }
 
-    /// Drops a node with its index entries and edges (RUN-504). Answers its children.
-    pub(crate) fn unregister(&mut self, id: NodeId) -> BTreeSet<NodeId> {
-        let Some(node) = self.nodes.get(&id) else {
-            return BTreeSet::new();
-        };
+    /// Takes a node out with its index entries and edges (RUN-504). It is handed back, because dropping its action
+    /// may call back into the scheduler.
+    pub(crate) fn unregister(&mut self, id: NodeId) -> Option<Node> {
+        let node = self.nodes.get(&id)?;
         let (writers, readers) = (node.writers.clone(), node.readers.clone());
         for writer in writers {
             self.disconnect(id, writer);
@@ -150,9 +149,7 @@ impl Graph {
         for reader in readers {
             self.disconnect(reader, id);
         }
-        let Some(node) = self.nodes.remove(&id) else {
-            return BTreeSet::new();
-        };
+        let node = self.nodes.remove(&id)?;
         self.due.remove(&id);
         for root in &node.spec.demand_roots {
             remove_from(&mut self.by_demand_root, root, id);
@@ -169,7 +166,7 @@ impl Graph {
         if let Some(parent) = node.parent.and_then(|p| self.nodes.get_mut(&p)) {
             parent.children.remove(&id);
         }
-        node.children
+        Some(node)
     }
 
     /// The single setter of a node's status (RUN-501).
@@ -230,6 +227,40 @@ impl Graph {
             self.readers.entry(name.clone()).or_default().insert(id);
         }
         self.relink_writers(id);
+    }
+
+    /// Adds reads to a node's subscription without taking any away; costs what is added.
+    pub(crate) fn extend_subscription(&mut self, id: NodeId, log: &ReadLog) {
+        let mut fresh_names = false;
+        for (address, depth) in log.iter() {
+            let key = self.trigger_key(address);
+            let Some(node) = self.nodes.get_mut(&id) else {
+                return;
+            };
+            let reads = node.triggers.entry(key.clone()).or_default();
+            if reads
+                .iter()
+                .any(|(path, known)| *path == address.path && *known == depth)
+            {
+                continue;
+            }
+            reads.push((address.path.clone(), depth));
+            match depth {
+                Depth::Recursive => node.reads.recursive.push(address.clone()),
+                Depth::Shallow => node.reads.shallow.push(address.clone()),
+            }
+            self.by_trigger.entry(key).or_default().insert(id);
+            fresh_names |= self
+                .readers
+                .entry(entity_name_key(address))
+                .or_default()
+                .insert(id);
+            // A known document read at a new place may meet another writer's surface.
+            fresh_names |= self.writers.contains_key(&entity_name_key(address));
+        }
+        if fresh_names {
+            self.relink_writers(id);
+        }
     }
 
     /// One change of a document: marks the nodes whose reads it concerns (RUN-510, 511) and answers them. No

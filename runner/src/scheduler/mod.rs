@@ -40,7 +40,8 @@ use smol_str::SmolStr;
 
 pub use emission::{ClientFire, SendOptions, caller_event_id};
 pub use events::{
-    EventDelivery, EventHandler, EventOutcome, QueuedEvent, ServedFailure, ServedRecord, retry_delay_ms,
+    EventDelivery, EventHandler, EventOutcome, OutcomeCallback, QueuedEvent, ServedFailure, ServedRecord,
+    retry_delay_ms,
 };
 pub use node::{Action, NodeId, NodeKind, NodeSpec, RunFailure, Status, Timing};
 pub(crate) use run::panic_text;
@@ -376,38 +377,48 @@ impl Scheduler {
     /// Drops a node and, with it, the nodes its runs registered (RUN-504).
     pub fn unregister(&self, id: NodeId) {
         let mut doomed = vec![id];
-        let mut state = self.0.state.borrow_mut();
+        let mut removed = Vec::new();
         while let Some(id) = doomed.pop() {
-            doomed.extend(state.graph.unregister(id));
+            if let Some(node) = self.0.state.borrow_mut().graph.unregister(id) {
+                doomed.extend(node.children.iter().copied());
+                removed.push(node);
+            }
         }
     }
 
     /// Registers the handler of a stream; at most one per stream, a second replaces the first (RUN-553).
     pub fn register_handler(&self, stream: Link, code: Rc<dyn EventHandler>) -> HandlerId {
-        let serial = {
+        let key = StreamKey::of(&stream);
+        let (serial, replaced) = {
             let mut state = self.0.state.borrow_mut();
             let serial = state.next_handler;
             state.next_handler += 1;
-            if state
-                .handlers
-                .insert(StreamKey::of(&stream), Handler { code, serial })
-                .is_some()
-            {
-                tracing::warn!(stream = %stream.id, "a second handler replaces the first of this stream");
-            }
-            serial
+            (
+                serial,
+                state.handlers.insert(key.clone(), Handler { code, serial }),
+            )
         };
+        if replaced.is_some() {
+            tracing::warn!(stream = %stream.id, "a second handler replaces the first of this stream");
+        }
         self.queue_execution();
-        HandlerId(serial)
+        HandlerId { stream: key, serial }
     }
 
     /// Drops a handler registration, unless a later one replaced it.
     pub fn unregister_handler(&self, id: HandlerId) {
-        self.0
-            .state
-            .borrow_mut()
+        let mut state = self.0.state.borrow_mut();
+        let present = state
             .handlers
-            .retain(|_, handler| handler.serial != id.0);
+            .get(&id.stream)
+            .is_some_and(|handler| handler.serial == id.serial);
+        let removed = if present {
+            state.handlers.remove(&id.stream)
+        } else {
+            None
+        };
+        drop(state);
+        drop(removed);
     }
 
     fn handler_of(&self, stream: &Link) -> Option<Rc<dyn EventHandler>> {
@@ -490,16 +501,20 @@ impl Scheduler {
 
     /// Stops for good: nothing runs any more, queued events are told so.
     pub fn dispose(&self) {
-        let dropped = {
+        // Actions and handlers hold the runtime they belong to; they are dropped when nothing is borrowed.
+        let (dropped, graph, handlers) = {
             let mut state = self.0.state.borrow_mut();
             state.disposed = true;
             state.pass = None;
             state.tick = false;
-            state.handlers.clear();
-            // Actions hold the runtime they belong to.
-            state.graph = Graph::new(self.0.storage.identity());
-            state.queue.remove_where(|_| true)
+            let graph = std::mem::replace(&mut state.graph, Graph::new(self.0.storage.identity()));
+            (
+                state.queue.remove_where(|_| true),
+                graph,
+                std::mem::take(&mut state.handlers),
+            )
         };
+        drop((graph, handlers));
         *self.0.subscription.borrow_mut() = None;
         for queued in dropped {
             self.finish_event(
@@ -537,5 +552,8 @@ impl Scheduler {
 }
 
 /// A handler registration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HandlerId(u64);
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HandlerId {
+    stream: StreamKey,
+    serial: u64,
+}

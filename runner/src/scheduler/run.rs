@@ -16,12 +16,13 @@ use crate::scheduler::{RunRecord, Scheduler};
 use crate::seal::refusal;
 use crate::transaction::{ReactivityLog, RunKind, RunStamp, SourceAction};
 
-/// Whom one run is for.
-enum RunAs {
-    /// A demanded instance.
-    Demanded(DemandedInstance),
-    /// Nobody with an identity demands it: the runtime's own identity, or none at all when serving (RUN-548).
-    Fallback,
+/// What one run means for the rest of its node's pass.
+#[derive(Clone, Copy, Debug, Default)]
+struct RunEnd {
+    /// It left nothing behind and is not tried again in this pass.
+    set_aside: bool,
+    /// It discovered a narrower scope: which instances there are is to be asked anew.
+    ratchet_moved: bool,
 }
 
 impl Scheduler {
@@ -38,60 +39,66 @@ impl Scheduler {
             }
         }
         let mut deferred: BTreeSet<ScopeKey> = BTreeSet::new();
-        // An instance that keeps dirtying itself is as bounded as a node that does.
-        let mut budget = PASS_RUN_BUDGET as usize;
         let mut runs = 0;
+        // A round runs what is owed at the present ratchet; what a run discovers makes a new round.
         loop {
             let demanders = self.demanders_of(id);
-            let next = {
+            if demanders.iter().all(|pair| pair.principal.is_none()) {
+                if let Some(node) = self.0.state.borrow_mut().graph.node_mut(id) {
+                    node.fan_out = None;
+                }
+                self.run_once(id, None);
+                return;
+            }
+            let (owed, budget) = {
                 let mut state = self.0.state.borrow_mut();
                 let Some(node) = state.graph.node_mut(id) else {
                     return;
                 };
-                if demanders.iter().all(|pair| pair.principal.is_none()) {
-                    node.fan_out = None;
-                    RunAs::Fallback
-                } else {
-                    let fan_out = node.fan_out.get_or_insert_with(FanOut::default);
-                    let wanted = fan_out.demanded(&demanders);
-                    fan_out.prune(&wanted);
-                    budget = budget.max(wanted.len() * PASS_RUN_BUDGET as usize);
-                    let pick = wanted
-                        .into_iter()
-                        .find(|w| !fan_out.is_clean(&w.key) && !deferred.contains(&w.key));
-                    match pick {
-                        Some(instance) => RunAs::Demanded(instance),
-                        None => {
-                            let union = fan_out.union_log();
-                            if runs == 0 {
-                                // Nothing was owed (or nobody can run): what made it stale concerned others.
-                                node.causes.clear();
-                                state.graph.set_status(id, Status::Clean);
-                            }
-                            // Departed instances leave the subscription with their reads (I-15).
-                            state.graph.subscribe(id, union);
-                            return;
-                        }
-                    }
-                }
+                let fan_out = node.fan_out.get_or_insert_with(FanOut::default);
+                let wanted = fan_out.demanded(&demanders);
+                fan_out.prune(&wanted);
+                // An instance that keeps dirtying itself is as bounded as a node that does.
+                let budget = wanted.len().max(1) * PASS_RUN_BUDGET as usize;
+                let owed: Vec<DemandedInstance> = wanted
+                    .into_iter()
+                    .filter(|w| !fan_out.is_clean(&w.key) && !deferred.contains(&w.key))
+                    .collect();
+                (owed, budget)
             };
-            match next {
-                RunAs::Fallback => {
-                    self.run_once(id, None);
-                    return;
+            if owed.is_empty() || runs >= budget {
+                self.end_fan_out(id, runs);
+                return;
+            }
+            for instance in owed {
+                runs += 1;
+                let (key, probe) = (instance.key.clone(), instance.key.scope() == Scope::Space);
+                let run = self.run_once(id, Some(instance));
+                if run.set_aside {
+                    deferred.insert(key);
                 }
-                RunAs::Demanded(instance) => {
-                    if runs == budget {
-                        return;
-                    }
-                    runs += 1;
-                    let key = instance.key.clone();
-                    if !self.run_once(id, Some(instance)) {
-                        deferred.insert(key);
-                    }
+                // A principal that turns out session-deep changes his own instances only; the probe changes all.
+                if run.ratchet_moved && probe {
+                    break;
                 }
             }
         }
+    }
+
+    /// Every demanded instance is current or set aside: departed ones leave the subscription with their reads
+    /// (I-15).
+    fn end_fan_out(&self, id: NodeId, runs: usize) {
+        let mut state = self.0.state.borrow_mut();
+        let Some(node) = state.graph.node_mut(id) else {
+            return;
+        };
+        let union = node.fan_out.as_ref().map(FanOut::union_log).unwrap_or_default();
+        if runs == 0 {
+            // Nothing was owed: what made it stale concerned others.
+            node.causes.clear();
+            state.graph.set_status(id, Status::Clean);
+        }
+        state.graph.subscribe(id, union);
     }
 
     /// The pairs that demand a node: its host's registry plus the actors of queued events (RUN-542, SS-1110).
@@ -106,8 +113,9 @@ impl Scheduler {
         demanders
     }
 
-    /// One run in one transaction. Answers whether the instance may be looked at again in this pass.
-    fn run_once(&self, id: NodeId, instance: Option<DemandedInstance>) -> bool {
+    /// One run in one transaction; without an instance it is the fallback: the runtime's own identity, or none at
+    /// all when serving (RUN-548).
+    fn run_once(&self, id: NodeId, instance: Option<DemandedInstance>) -> RunEnd {
         let identity = match (&instance, self.0.posture) {
             (Some(instance), _) => Some(instance.identity.clone()),
             (None, Posture::Serving) => Some(ScopeIdentity::default()),
@@ -116,7 +124,7 @@ impl Scheduler {
         let (action, action_id, causes) = {
             let mut state = self.0.state.borrow_mut();
             let Some(node) = state.graph.node_mut(id) else {
-                return false;
+                return RunEnd::default();
             };
             let taken = (
                 node.spec.action.clone(),
@@ -162,7 +170,7 @@ impl Scheduler {
         let ended = ended
             .and_then(|()| unresolvable(identity.as_ref(), discovered))
             .and_then(|()| self.none_owed(&recorded));
-        let key = self.note_run(id, instance.as_ref(), discovered, log, started);
+        let (key, ratchet_moved) = self.note_run(id, instance.as_ref(), discovered, log, started);
         match ended {
             Ok(()) => {
                 let early = tx.stamp().is_some_and(|s| emitted_too_early(&s, discovered));
@@ -171,7 +179,10 @@ impl Scheduler {
                     tx.abort(refusal::EARLY_EMIT);
                     self.drop_events_of(&tx);
                     self.run_failed(id, key, causes, &CommitError::aborted(refusal::EARLY_EMIT));
-                    return true;
+                    return RunEnd {
+                        set_aside: false,
+                        ratchet_moved,
+                    };
                 }
                 let settled = tx.commit();
                 let shared = std::rc::Rc::downgrade(&self.0);
@@ -188,25 +199,34 @@ impl Scheduler {
                         }
                     }
                 });
-                true
+                RunEnd {
+                    set_aside: false,
+                    ratchet_moved,
+                }
             }
             Err(RunFailure::Withdrawn(reason)) => {
                 tracing::debug!(action = %action_id, %reason, "run withdrawn");
                 tx.abort(&reason);
                 self.drop_events_of(&tx);
-                false
+                RunEnd {
+                    set_aside: true,
+                    ratchet_moved,
+                }
             }
             Err(RunFailure::Failed(error)) => {
-                tx.abort(&error.to_string());
+                tx.abort(error.to_string());
                 self.drop_events_of(&tx);
                 self.report(&action_id, &error);
-                false
+                RunEnd {
+                    set_aside: true,
+                    ratchet_moved,
+                }
             }
         }
     }
 
     /// After the body: the ratchet learns, the subscription follows, gates move. What a run discovered counts
-    /// even if its seal is refused (RUN-544). Answers the instance's key at the new ratchet.
+    /// even if its seal is refused (RUN-544). Answers the instance's key at the new ratchet, and whether that moved.
     fn note_run(
         &self,
         id: NodeId,
@@ -214,24 +234,26 @@ impl Scheduler {
         discovered: Scope,
         log: ReadLog,
         started: i64,
-    ) -> Option<ScopeKey> {
+    ) -> (Option<ScopeKey>, bool) {
         let finished = self.0.clock.now_ms();
         let mut state = self.0.state.borrow_mut();
         state.running = None;
         state.executing = false;
         let Some(node) = state.graph.node_mut(id) else {
-            return None;
+            return (None, false);
         };
         let timing = node.spec.timing;
         node.gate.ran(&timing, started, finished);
-        let (reads, key) = match instance {
+        match instance {
             Some(instance) => {
                 let fan_out = node.fan_out.get_or_insert_with(FanOut::default);
-                fan_out.run_finished(discovered, log);
+                let moved = fan_out.run_finished(discovered, log.clone());
                 let key = fan_out
                     .key_at_ratchet(&instance.identity)
                     .unwrap_or_else(|| instance.key.clone());
-                (fan_out.union_log(), Some(key))
+                // Only added to here: the exact union follows when the node's instances are through.
+                state.graph.extend_subscription(id, &log);
+                (Some(key), moved)
             }
             None => {
                 if self.0.posture == Posture::Serving && discovered != Scope::Space {
@@ -240,11 +262,10 @@ impl Scheduler {
                         .get_or_insert_with(FanOut::default)
                         .discover(&ScopeIdentity::default(), discovered);
                 }
-                (log, None)
+                state.graph.subscribe(id, log);
+                (None, false)
             }
-        };
-        state.graph.subscribe(id, reads);
-        key
+        }
     }
 
     /// RUN-59: a derivation that read an absent scoped instance which this loop still has to produce is withdrawn,

@@ -89,7 +89,7 @@ impl Scheduler {
         let state = self.0.state.borrow();
         let gates = state.graph.due().filter_map(|n| n.gate.eligible_at());
         let retries = state.queue.iter().filter_map(|(_, queued)| match queued.park {
-            Park::Until(at) => Some(at),
+            Park::Until(at) | Park::Gated(at) => Some(at),
             Park::Ready | Park::Loading(_) | Park::Loads(_) | Park::Upstream | Park::Presync(_) => None,
         });
         gates.chain(retries).filter(|at| *at > now).min()
@@ -284,7 +284,7 @@ impl State {
             .and_then(|slot| self.queue.get(slot))
             .is_some_and(|queued| match &queued.park {
                 Park::Ready | Park::Upstream => true,
-                Park::Until(at) => *at <= now,
+                Park::Until(at) | Park::Gated(at) => *at <= now,
                 Park::Loading(promise) => promise.is_settled(),
                 Park::Loads(promise) => promise.is_settled(),
                 Park::Presync(promise) => promise.is_settled(),

@@ -335,10 +335,12 @@ impl SealDestination for Wave {
     }
 }
 
-struct Demanders(RefCell<Vec<ScopeIdentity>>);
+/// The pairs, and how often they were asked for.
+struct Demanders(RefCell<Vec<ScopeIdentity>>, Cell<usize>);
 
 impl RunSupply for Demanders {
     fn demanders(&self, _: &[EntityId]) -> Vec<ScopeIdentity> {
+        self.1.set(self.1.get() + 1);
         self.0.borrow().clone()
     }
 }
@@ -349,7 +351,7 @@ fn serving(demanders: &[ScopeIdentity]) -> (Bench, Rc<Wave>, Rc<Demanders>) {
         space: Some(SpaceId::from(SPACE)),
         ..Wave::default()
     });
-    let supply = Rc::new(Demanders(RefCell::new(demanders.to_vec())));
+    let supply = Rc::new(Demanders(RefCell::new(demanders.to_vec()), Cell::new(0)));
     let destination: Rc<dyn SealDestination> = Rc::clone(&wave) as _;
     bench
         .scheduler
@@ -407,6 +409,27 @@ fn run_543_which_instances_run_and_in_what_order() {
         .scheduler
         .rearm_not_current_for_demander(&place("computed:mine", Scope::Space), &pair("did:key:b", "s1"));
     assert_eq!(bench.runs(), [format!("mine@{}", users[1])]);
+}
+
+/// RUN-544: with many sessions, who demands is asked once a round, not once an instance.
+#[test]
+fn run_544_many_sessions_take_a_handful_of_rounds() {
+    let many: Vec<ScopeIdentity> = (0..200)
+        .map(|n| pair(&format!("did:key:{}", n / 2), &format!("s{n}")))
+        .collect();
+    let (bench, _, supply) = serving(&many);
+    scoped_reader(&bench, "here", "of:here", Scope::Session);
+    let runs = bench.runs();
+    // The probe, a first run of every other principal at `user`, and then the sessions that are left.
+    assert_eq!(runs.iter().filter(|r| r.contains("@session:")).count(), 100);
+    assert_eq!(runs.len(), 200);
+    // After the probe, after the first runs, and to find that nothing is left.
+    assert_eq!(supply.1.get(), 4);
+    let session = ScopeKey::resolve(Scope::Session, &many[7]).expect("a session");
+    supply.1.set(0);
+    bench.change("of:here", Some(session.clone()), value!(1.0), value!(2.0));
+    assert_eq!(bench.runs(), [format!("here@{session}")]);
+    assert_eq!(supply.1.get(), 2);
 }
 
 /// RUN-547: an event attributed to everybody's user by a run that then turns out to be a session's is refused; the

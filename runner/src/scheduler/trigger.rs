@@ -28,12 +28,17 @@ impl ReadLog {
         }
     }
 
-    /// Adds the reads of `other`.
-    pub fn absorb(&mut self, other: &ReadLog) {
-        self.recursive.extend(other.recursive.iter().cloned());
-        self.recursive = compact_recursive(std::mem::take(&mut self.recursive));
-        self.shallow.extend(other.shallow.iter().cloned());
-        self.shallow = compact_shallow(std::mem::take(&mut self.shallow));
+    /// The reads of all of `logs`, compacted once.
+    pub fn union<'a>(logs: impl IntoIterator<Item = &'a ReadLog>) -> ReadLog {
+        let mut union = ReadLog::default();
+        for log in logs {
+            union.recursive.extend(log.recursive.iter().cloned());
+            union.shallow.extend(log.shallow.iter().cloned());
+        }
+        ReadLog {
+            recursive: compact_recursive(union.recursive),
+            shallow: compact_shallow(union.shallow),
+        }
     }
 
     /// Every read with whether it is recursive.
