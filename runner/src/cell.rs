@@ -140,7 +140,11 @@ impl Cell {
 
     /// The child `segment`: child schema, and the cap of the segment walked past (RUN-213).
     pub fn key(&self, segment: impl AsRef<str>) -> Cell {
-        self.at(schema_read::child_link(&self.link, segment.as_ref()))
+        self.at(schema_read::child_link(
+            self.host.storage(),
+            &self.link,
+            segment.as_ref(),
+        ))
     }
 
     /// The same place through another lens; caps persist.
@@ -286,7 +290,7 @@ impl Cell {
             })?;
             value_write::set(
                 tx,
-                &schema_read::child_link(&target, key),
+                &schema_read::child_link(tx.storage(), &target, key),
                 value.clone(),
                 self.frame.as_deref(),
             )?;

@@ -11,7 +11,7 @@ use crate::error::RunnerError;
 use crate::link::Link;
 use crate::schema_read::inline_value;
 use crate::transaction::RunTx;
-use crate::walk::{TxSource, caps_of, link_of, to_walk, with_pool};
+use crate::walk::{TxSource, caps_of, link_of, to_walk};
 
 /// What to do with a link at the very end of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,9 +43,12 @@ pub fn resolve(tx: &RunTx, link: &Link, last: LastNode) -> Result<Resolved, Runn
         LastNode::Top => Follow::Nothing,
     };
     let identity = tx.effective_identity();
-    let (start, caps) = (to_walk(link), caps_of(link));
+    let (start, caps) = (to_walk(link, tx.storage()), caps_of(link));
     let mut source = TxSource::new(tx);
-    let found = match with_pool(|pool| resolve_link(&mut source, pool, &identity, &start, &caps, follow)) {
+    let found = match tx
+        .storage()
+        .with_schemas(|pool| resolve_link(&mut source, pool, &identity, &start, &caps, follow))
+    {
         Ok(found) => found,
         Err(error) => return Err(source.error(error, link)),
     };

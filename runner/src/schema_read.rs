@@ -3,7 +3,7 @@
 //! The walk itself is `memory_wire::traverse`; its source is the open transaction ([`crate::walk`]), its results are
 //! [`View`]s. Called by cells and the pattern layer.
 
-use memory_wire::traverse::{self, ReadRequest, ScopeCap, hop_cap, narrow};
+use memory_wire::traverse::{self, ReadRequest, SchemaPool, ScopeCap, hop_cap, narrow};
 use memory_wire::{JsString, Value};
 use smol_str::SmolStr;
 
@@ -11,31 +11,30 @@ use crate::error::RunnerError;
 use crate::link::Link;
 use crate::link_resolution::{LastNode, constrains, resolve};
 use crate::replica::Selector;
+use crate::storage_manager::StorageManager;
 use crate::transaction::{RunTx, tree};
 use crate::view::require_open;
 pub use crate::view::{CellHandle, LazyView, View, ViewKind};
-use crate::walk::{TxSource, caps_of, to_walk, with_pool};
+use crate::walk::{TxSource, caps_of, to_walk};
 
 /// The schema one segment below (TRV-701).
-pub(crate) fn narrow_step(schema: &Value, segment: &str) -> Value {
-    with_pool(|pool| {
-        let schema = pool.intern(schema);
-        narrow(pool, &schema, &[JsString::from(segment)]).value().clone()
-    })
+pub(crate) fn narrow_step(pool: &mut SchemaPool, schema: &Value, segment: &str) -> Value {
+    let schema = pool.intern(schema);
+    narrow(pool, &schema, &[JsString::from(segment)]).value().clone()
 }
 
 /// The link one segment below: child schema, and the cap of the slot walked past (RUN-213).
-pub fn child_link(link: &Link, segment: &str) -> Link {
+pub fn child_link(storage: &StorageManager, link: &Link, segment: &str) -> Link {
     let mut child = link.clone();
     if let Some(schema) = &link.schema {
-        let cap = with_pool(|pool| {
-            let schema = pool.intern(schema);
-            hop_cap(pool, &schema)
+        let (cap, below) = storage.with_schemas(|pool| {
+            let interned = pool.intern(schema);
+            (hop_cap(pool, &interned), narrow_step(pool, schema, segment))
         });
         if let Some(ScopeCap::At(scope)) = cap {
             child.stamps.scope_caps.push((link.path.len(), scope));
         }
-        child.schema = Some(narrow_step(schema, segment));
+        child.schema = Some(below);
     }
     child.path.push(SmolStr::new(segment));
     child.redirect = false;
@@ -57,13 +56,20 @@ pub fn inline_value(link: &Link) -> Result<Value, RunnerError> {
 pub fn read(tx: &RunTx, link: &Link) -> Result<View, RunnerError> {
     ask_for(tx, link);
     refuse_unresolved(tx, link)?;
-    let (identity, start, caps) = (tx.effective_identity(), to_walk(link), caps_of(link));
+    let (identity, start, caps) = (
+        tx.effective_identity(),
+        to_walk(link, tx.storage()),
+        caps_of(link),
+    );
     let request = ReadRequest {
         caps: &caps,
         ..ReadRequest::new(&start, &identity)
     };
     let mut source = TxSource::new(tx);
-    match with_pool(|pool| traverse::read(&mut source, pool, &request)) {
+    match tx
+        .storage()
+        .with_schemas(|pool| traverse::read(&mut source, pool, &request))
+    {
         Ok(reading) => Ok(View::of(tx, reading)),
         Err(error) => Err(source.error(error, link)),
     }
@@ -73,13 +79,20 @@ pub fn read(tx: &RunTx, link: &Link) -> Result<View, RunnerError> {
 pub fn read_lazily(tx: &RunTx, link: &Link) -> Result<LazyView, RunnerError> {
     require_open(tx)?;
     ask_for(tx, link);
-    let (identity, start, caps) = (tx.effective_identity(), to_walk(link), caps_of(link));
+    let (identity, start, caps) = (
+        tx.effective_identity(),
+        to_walk(link, tx.storage()),
+        caps_of(link),
+    );
     let request = ReadRequest {
         caps: &caps,
         ..ReadRequest::new(&start, &identity)
     };
     let mut source = TxSource::new(tx);
-    match with_pool(|pool| traverse::read_lazily(&mut source, pool, &request)) {
+    match tx
+        .storage()
+        .with_schemas(|pool| traverse::read_lazily(&mut source, pool, &request))
+    {
         Ok(read) => Ok(LazyView::of(tx, read)),
         Err(error) => Err(source.error(error, link)),
     }

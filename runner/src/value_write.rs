@@ -132,7 +132,11 @@ pub fn grow(
         }
         for (offset, value) in fresh.into_iter().enumerate() {
             let index = start + offset;
-            writer.element(&child_link(&target, &format_smolstr!("{index}")), &target, value)?;
+            writer.element(
+                &child_link(tx.storage(), &target, &format_smolstr!("{index}")),
+                &target,
+                value,
+            )?;
         }
         Ok(())
     })
@@ -329,13 +333,14 @@ impl Writer<'_> {
         }
         for (key, value) in new.iter() {
             let key = plain_key(key)?;
-            self.slot(&child_link(slot, key), value.clone())?;
+            self.slot(&child_link(self.tx.storage(), slot, key), value.clone())?;
         }
         if let Some(existing) = existing {
             for (key, _) in existing.iter().filter(|(key, _)| new.get_key(key).is_none()) {
                 let key = plain_key(key)?;
                 if !eager.iter().any(|(name, _)| name == key) {
-                    self.tx.write(&child_link(slot, key).address(), None)?;
+                    self.tx
+                        .write(&child_link(self.tx.storage(), slot, key).address(), None)?;
                 }
             }
         }
@@ -345,7 +350,7 @@ impl Writer<'_> {
                 self.tx,
                 &Link {
                     schema: None,
-                    ..child_link(slot, &key)
+                    ..child_link(self.tx.storage(), slot, &key)
                 },
                 narrower,
             )?;
@@ -367,7 +372,11 @@ impl Writer<'_> {
             }
         };
         for (i, value) in new.elements() {
-            self.element(&child_link(slot, &format_smolstr!("{i}")), slot, value.clone())?;
+            self.element(
+                &child_link(self.tx.storage(), slot, &format_smolstr!("{i}")),
+                slot,
+                value.clone(),
+            )?;
         }
         if new.len() < length {
             let mut path: Path = slot.address().path;

@@ -15,7 +15,7 @@ use crate::link::{Link, is_link};
 use crate::link_resolution::{LastNode, resolve};
 use crate::schema_read::inline_value;
 use crate::transaction::{ReadMeta, RunTx, tree};
-use crate::walk::{TxSource, link_of, segment, with_pool};
+use crate::walk::{TxSource, link_of, segment};
 
 /// A value as a schema selects it. Cheap to clone; parts without a schema are read when they are opened.
 #[derive(Clone)]
@@ -385,7 +385,11 @@ impl LazyView {
         };
         let (identity, key) = (self.tx.effective_identity(), JsString::from(key));
         let mut source = TxSource::new(&self.tx);
-        match with_pool(|pool| view.get(&mut source, pool, &identity, &key)) {
+        match self
+            .tx
+            .storage()
+            .with_schemas(|pool| view.get(&mut source, pool, &identity, &key))
+        {
             Ok(read) => Ok(read.map(|read| LazyView::of(&self.tx, read))),
             Err(LazyError::Traverse(error)) => Err(source.error(error, &link_of(view.position(), None))),
             Err(LazyError::UnresolvedInput { at }) => Err(RunnerError::UnresolvedInput { at }),
@@ -410,7 +414,13 @@ impl LazyView {
     /// Names that may be touched.
     pub fn keys(&self) -> Vec<SmolStr> {
         match &self.part {
-            LazyPart::Members(view) => with_pool(|pool| view.keys(pool)).iter().map(segment).collect(),
+            LazyPart::Members(view) => self
+                .tx
+                .storage()
+                .with_schemas(|pool| view.keys(pool))
+                .iter()
+                .map(segment)
+                .collect(),
             LazyPart::Whole(view) => view.keys(),
         }
     }

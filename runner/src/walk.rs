@@ -3,10 +3,8 @@
 //!
 //! Called by link resolution and schema reads only.
 
-use std::cell::RefCell;
-
 use memory_wire::traverse::{
-    self, Addr, DeadEnd, Dep, DocKey, DocSource, Schema, SchemaPool, SourceError, TraverseError,
+    self, Addr, DeadEnd, Dep, DocKey, DocSource, Schema, SourceError, TraverseError,
 };
 use memory_wire::{JsString, SpaceId, Value};
 use smol_str::SmolStr;
@@ -15,17 +13,8 @@ use crate::address::{Address, VALUE};
 use crate::error::RunnerError;
 use crate::link::{Link, Stamps};
 use crate::replica::Selector;
+use crate::storage_manager::StorageManager;
 use crate::transaction::{ReadMeta, RunTx};
-
-thread_local! {
-    /// Interned schemas and cached narrowings: pure functions, so one pool serves every read of the thread.
-    static POOL: RefCell<SchemaPool> = RefCell::new(SchemaPool::new());
-}
-
-/// Uses the thread's schema pool. Not re-entrant: the walk never calls back into cells.
-pub(crate) fn with_pool<R>(f: impl FnOnce(&mut SchemaPool) -> R) -> R {
-    POOL.with_borrow_mut(f)
-}
 
 /// Reads through a transaction: what is noted is recorded there, what is absent is asked for.
 pub(crate) struct TxSource<'a> {
@@ -157,7 +146,7 @@ pub(crate) fn link_of(at: &Addr, schema: Option<&Schema>) -> Link {
 }
 
 /// A link as the walk takes it, its schema interned.
-pub(crate) fn to_walk(link: &Link) -> traverse::Link {
+pub(crate) fn to_walk(link: &Link, storage: &StorageManager) -> traverse::Link {
     let address = link.address();
     traverse::Link {
         at: Addr {
@@ -169,7 +158,7 @@ pub(crate) fn to_walk(link: &Link) -> traverse::Link {
         schema: link
             .schema
             .as_ref()
-            .map(|schema| with_pool(|pool| pool.intern(schema))),
+            .map(|schema| storage.with_schemas(|pool| pool.intern(schema))),
     }
 }
 

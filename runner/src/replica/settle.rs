@@ -17,6 +17,10 @@ const REPAIR_BACKSTOP_MS: i64 = 30_000;
 pub(super) fn wire_error(error: &WireError) -> CommitError {
     let mut normalised = CommitError::normalised(error.name.as_str(), error.message.clone());
     normalised.precondition = error.precondition.map(|p| p.as_str().to_owned());
+    if normalised.name == CommitErrorName::PreconditionFailed && normalised.precondition.is_none() {
+        // Permanent only when it says what failed (WIRE-766).
+        normalised.name = CommitErrorName::Transaction;
+    }
     normalised.retry_after_seq = error.retry_after_seq.map(Seq);
     normalised.retriable = error.retriable;
     normalised

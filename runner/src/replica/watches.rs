@@ -1,13 +1,12 @@
 //! What a replica asks the server to keep it informed about (RUN-54…57).
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use memory_wire::hash::hash_string;
 use memory_wire::message::{GraphQuery, Root, Selector as WireSelector, Watch, WatchKind, WatchOk};
 use memory_wire::pointer::path_to_value;
-use memory_wire::traverse::Schema;
+use memory_wire::traverse::{Schema, SchemaPool};
 use memory_wire::{EntityId, Object, Scope, ScopeKey, Value, WireError};
 use rustc_hash::FxHashMap;
 use smol_str::SmolStr;
@@ -17,10 +16,11 @@ use crate::address::{Path, VALUE, is_prefix};
 use crate::error::RunnerError;
 use crate::link::Link;
 use crate::promise::Promise;
+use crate::schema_read::narrow_step;
 
 type PullOutcome = Result<(), RunnerError>;
 
-/// "At this document-rooted path, this schema applies." Interned: structurally equal selectors are one object.
+/// "At this document-rooted path, this schema applies." Compared by path and schema hash.
 #[derive(Debug)]
 pub struct Selector {
     /// Document-rooted path; empty only for the rejecting selector.
@@ -31,30 +31,14 @@ pub struct Selector {
     schema_hash: String,
 }
 
-thread_local! {
-    /// The runtime is one thread, and equal selectors must be one object across its replicas.
-    static INTERNED: RefCell<FxHashMap<(Path, String), std::rc::Weak<Selector>>> = RefCell::default();
-}
-
 impl Selector {
-    /// The interned selector.
+    /// A selector.
     pub fn new(path: Path, schema: Option<Value>) -> Rc<Selector> {
         let schema_hash = schema.as_ref().map(hash_string).unwrap_or_default();
-        INTERNED.with_borrow_mut(|interned| {
-            let key = (path.clone(), schema_hash.clone());
-            if let Some(selector) = interned.get(&key).and_then(std::rc::Weak::upgrade) {
-                return selector;
-            }
-            if interned.len() > 10_000 {
-                interned.retain(|_, selector| selector.strong_count() > 0);
-            }
-            let selector = Rc::new(Selector {
-                path,
-                schema,
-                schema_hash,
-            });
-            interned.insert(key, Rc::downgrade(&selector));
-            selector
+        Rc::new(Selector {
+            path,
+            schema,
+            schema_hash,
         })
     }
 
@@ -84,15 +68,18 @@ impl Selector {
     }
 
     /// RUN-55: whoever asked for `self` gets everything `other` asks for.
-    fn covers(&self, other: &Selector) -> bool {
+    fn covers(&self, other: &Selector, schemas: &mut SchemaPool) -> bool {
         if matches!(other.schema, Some(Value::Bool(false))) {
             return true;
         }
         if !is_prefix(&self.path, &other.path) {
             return false;
         }
+        if self.path == other.path && self.schema_hash == other.schema_hash {
+            return true;
+        }
         let Some(mine) = &self.schema else { return false };
-        let narrowed = narrow(mine, &other.path[self.path.len()..]);
+        let narrowed = narrow(schemas, mine, &other.path[self.path.len()..]);
         if Schema::of(&narrowed).is_true_like() {
             return true;
         }
@@ -109,9 +96,9 @@ impl Selector {
     }
 }
 
-fn narrow(schema: &Value, path: &[SmolStr]) -> Value {
+fn narrow(schemas: &mut SchemaPool, schema: &Value, path: &[SmolStr]) -> Value {
     path.iter().fold(schema.clone(), |schema, segment| {
-        crate::schema_read::narrow_step(&schema, segment)
+        narrow_step(schemas, &schema, segment)
     })
 }
 
@@ -296,10 +283,18 @@ impl Replica {
             },
             None => self.doc_key(id, scope, None),
         };
+        let Some(storage) = self.storage() else {
+            return Promise::ready(Err(RunnerError::Closed("storage manager")));
+        };
         let loaded = {
             let mut core = self.0.core.borrow_mut();
             let tracked = core.watches.tracked.entry(key).or_default();
-            if let Some(covering) = tracked.iter().find(|t| t.request.selector.covers(&selector)) {
+            let covering = storage.with_schemas(|schemas| {
+                tracked
+                    .iter()
+                    .find(|t| t.request.selector.covers(&selector, schemas))
+            });
+            if let Some(covering) = covering {
                 return covering.loaded.clone();
             }
             let request = Request {

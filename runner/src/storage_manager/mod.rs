@@ -15,6 +15,7 @@ use std::task::{Context, Poll, Waker};
 
 use indexmap::IndexMap;
 use memory_wire::identity::Signer;
+use memory_wire::traverse::SchemaPool;
 use memory_wire::{Did, EntityId, Scope, ScopeIdentity, ScopeKey, SessionId, SpaceId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -107,6 +108,7 @@ pub(crate) struct ManagerState {
     authorization_errors: RefCell<FxHashMap<SpaceId, String>>,
     reported: RefCell<FxHashSet<(SpaceId, String, String)>>,
     appends: RefCell<EventAppendStore>,
+    schemas: RefCell<SchemaPool>,
 }
 
 /// Ends a subscription when dropped.
@@ -156,6 +158,7 @@ impl StorageManager {
             commits: RefCell::default(),
             authorization_errors: RefCell::default(),
             reported: RefCell::default(),
+            schemas: RefCell::new(SchemaPool::new()),
         }))
     }
 
@@ -232,6 +235,11 @@ impl StorageManager {
 
     pub(crate) fn appends(&self) -> &RefCell<EventAppendStore> {
         &self.0.appends
+    }
+
+    /// Uses the runtime's interned schemas. Not re-entrant: the walk never calls back into cells.
+    pub(crate) fn with_schemas<R>(&self, f: impl FnOnce(&mut SchemaPool) -> R) -> R {
+        f(&mut self.0.schemas.borrow_mut())
     }
 
     pub(crate) fn downgrade(&self) -> WeakManager {
