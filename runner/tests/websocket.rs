@@ -127,7 +127,10 @@ fn answers(message: ClientMessage, seen: &Sender<Seen>, drop_commits: bool) -> O
 
 async fn serve_socket(stream: TcpStream, seen: Sender<Seen>, drop_commits: bool) {
     let upgraded = seen.clone();
-    #[allow(clippy::result_large_err, reason = "the callback's error type is the library's")]
+    #[allow(
+        clippy::result_large_err,
+        reason = "the callback's error type is the library's"
+    )]
     let note = move |request: &Request, response: Upgrade| {
         upgraded
             .send(Seen::Upgraded(request.uri().to_string()))
