@@ -1,5 +1,5 @@
 //! A node of the graph: what it does, what it reads and writes, and where it stands (RUN-500…504). Nodes are
-//! data; [`super::graph`] indexes them and [`super::run`] runs them.
+//! data; `graph` indexes them and `run` runs them.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -97,7 +97,7 @@ pub struct Timing {
 }
 
 /// Where a node stands. Transitions: `NeverRan → Clean` by a run, `Clean ↔ Invalid` by changes and runs; only
-/// [`super::graph::Graph::set_status`] makes them.
+/// the graph makes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Status {
     /// Registered, not run yet.

@@ -1,6 +1,6 @@
 //! When a change of a document concerns a read of it (RUN-511, 541), and the compacted read logs that the
 //! scheduler subscribes by. Pure functions over paths and values; the index that uses them is
-//! [`super::graph`].
+//! `graph`.
 
 use memory_wire::equality::value_equal;
 use memory_wire::value::Special;
