@@ -127,7 +127,7 @@ mod tests {
         let cache = EncodedDocuments::new(64);
         let statistics = Statistics::new(&Limits::default());
         let document = memory_wire::value!({ "value": "0123456789" });
-        let mut encode = |id: &str| {
+        let encode = |id: &str| {
             cache
                 .encoded(
                     &key(id),

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::connection::Connection;
 use crate::outbound::{Closing, Next};
 use crate::server::Server;
-use crate::transport::{Inbound, spawn_dispatcher};
+use crate::transport::Inbound;
 
 /// The connection is gone, on one side or the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -42,24 +42,22 @@ pub struct LoopbackReceiver {
 /// When the server is shutting down.
 pub fn connect(server: &Arc<Server>) -> Result<LoopbackConnection, LoopbackClosed> {
     let connection = server.admit_loopback().ok_or(LoopbackClosed)?;
-    let (frames, queue) = mpsc::channel(server.config().limits.inbound_pending_frames);
-    let dispatcher = {
-        let _runtime = server.runtime().enter();
-        spawn_dispatcher(Arc::clone(server), Arc::clone(&connection), queue)
-    };
-    let (owner, retiring) = (Arc::clone(server), Arc::clone(&connection));
+    let (frames, mut queue) = mpsc::channel::<Inbound>(server.config().limits.inbound_pending_frames);
+    let (owner, served) = (Arc::clone(server), Arc::clone(&connection));
     server.runtime().spawn(async move {
-        tokio::select! {
-            ended = dispatcher => {
-                if let Err(error) = ended {
-                    tracing::error!(connection = %retiring.id, %error, "dispatcher ended abnormally");
-                }
-            }
-            _ = retiring.outbound.ending() => {}
-            () = owner.draining() => {}
+        loop {
+            let frame = tokio::select! {
+                frame = queue.recv() => frame,
+                _ = served.outbound.ending() => None,
+                () = owner.draining() => None,
+            };
+            let Some(frame) = frame else { break };
+            frame.handle(&owner, &served).await;
         }
-        retiring.outbound.close(Closing::PeerGone);
-        owner.retire_connection(&retiring);
+        // From here on senders are refused.
+        drop(queue);
+        served.outbound.close(Closing::PeerGone);
+        owner.retire_connection(&served);
     });
     Ok(LoopbackConnection {
         sender: LoopbackSender {

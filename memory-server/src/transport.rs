@@ -110,32 +110,39 @@ async fn serve(server: Arc<Server>, connection: Arc<Connection>, socket: WebSock
     server.retire_connection(&connection);
 }
 
-/// Handles a connection's frames one at a time, in arrival order (SRV-110).
-pub(crate) fn spawn_dispatcher(
+/// Handles a connection's frames one at a time, in arrival order, until no more can come (SRV-110).
+fn spawn_dispatcher(
     server: Arc<Server>,
     connection: Arc<Connection>,
     mut queue: mpsc::Receiver<Inbound>,
 ) -> JoinHandle<()> {
     tokio::spawn(async move {
         while let Some(frame) = queue.recv().await {
-            let Inbound {
-                message,
-                arrived,
-                pending,
-                permit,
-                handled,
-            } = frame;
-            let started = Instant::now();
-            server.note_frame_wait(started.duration_since(arrived));
-            crate::dispatch::handle(&server, &connection, message).await;
-            server.note_frame_work(started.elapsed());
-            drop((pending, permit));
-            if let Some(handled) = handled {
-                // The waiter may have gone; nothing depends on it then.
-                let _ = handled.send(());
-            }
+            frame.handle(&server, &connection).await;
         }
     })
+}
+
+impl Inbound {
+    /// Has the frame answered, and accounts for it.
+    pub(crate) async fn handle(self, server: &Arc<Server>, connection: &Arc<Connection>) {
+        let Inbound {
+            message,
+            arrived,
+            pending,
+            permit,
+            handled,
+        } = self;
+        let started = Instant::now();
+        server.note_frame_wait(started.duration_since(arrived));
+        crate::dispatch::handle(server, connection, message).await;
+        server.note_frame_work(started.elapsed());
+        drop((pending, permit));
+        if let Some(handled) = handled {
+            // The waiter may have gone; nothing depends on it then.
+            let _ = handled.send(());
+        }
+    }
 }
 
 /// How far the first-frame stage has come (SRV-103). `First → Negotiating → Open`; standalone starts at `Open`.

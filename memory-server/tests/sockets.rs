@@ -7,66 +7,14 @@ use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
 use memory_server::{FlushTiming, ServerConfig, ServingPlane};
-use serde_json::{Value as Json, json};
-use support::{Client, Injected, Received, Running, frame};
+use serde_json::json;
+use support::{Client, Injected, Received, Running, SPACE, frame, hello, open, open_on, set, watch};
 use tokio_tungstenite::tungstenite::Message;
-
-const SPACE: &str = "did:key:z6Mk-space";
 
 fn config() -> ServerConfig {
     let mut config = Injected::new("did:key:z6Mk-audience", 1_760_000_000_000).config;
     config.flush = FlushTiming::Timed;
     config
-}
-
-fn hello() -> String {
-    frame(&json!({ "type": "hello", "protocol": "memory", "flags": {} }))
-}
-
-/// A client with a session.
-async fn open(running: &Running, session: &str, principal: &str) -> Client {
-    let mut client = running.client().await;
-    let answer = open_on(&mut client, session, principal, None).await;
-    assert_eq!(answer["ok"]["sessionId"], session, "{answer}");
-    client
-}
-
-async fn open_on(client: &mut Client, session: &str, principal: &str, token: Option<&str>) -> Json {
-    let hello = client.request(&hello()).await;
-    let mut descriptor = json!({ "sessionId": session });
-    if let Some(token) = token {
-        descriptor["sessionToken"] = token.into();
-    }
-    let open = json!({
-        "type": "session.open", "requestId": "open", "space": SPACE, "session": descriptor,
-        "invocation": {
-            "aud": "did:key:z6Mk-audience", "iss": principal,
-            "challenge": hello["sessionOpen"]["challenge"]["value"],
-        },
-        "authorization": {},
-    });
-    client.request(&frame(&open)).await
-}
-
-fn set(session: &str, local_seq: u64, id: &str, value: &Json) -> String {
-    frame(&json!({
-        "type": "transact", "requestId": format!("t{local_seq}"), "space": SPACE, "sessionId": session,
-        "commit": {
-            "localSeq": local_seq, "reads": { "confirmed": [], "pending": [] },
-            "operations": [{ "op": "set", "id": id, "value": { "value": value } }],
-        },
-    }))
-}
-
-fn watch(session: &str, ids: &[&str]) -> String {
-    let roots: Vec<Json> = ids
-        .iter()
-        .map(|id| json!({ "id": id, "selector": { "path": [], "schema": false } }))
-        .collect();
-    frame(&json!({
-        "type": "session.watch.set", "requestId": "watch", "space": SPACE, "sessionId": session,
-        "watches": [{ "id": "w", "kind": "graph", "query": { "roots": roots } }],
-    }))
 }
 
 async fn expect_close(client: &mut Client, code: u16, reason: &str) {
@@ -211,14 +159,14 @@ async fn srv_113_f20_frames_received_before_a_close_are_executed() {
 async fn f3_f4_a_replayed_commit_is_answered_from_the_record() {
     let running = Running::production(config()).await;
     let mut client = running.client().await;
-    let opened = open_on(&mut client, "s", "did:key:alice", None).await;
+    let opened = open_on(&mut client, SPACE, "s", "did:key:alice", None).await;
     let token = opened["ok"]["sessionToken"].as_str().expect("a token").to_owned();
     client.send(&set("s", 1, "of:x", &json!(1))).await;
     // The verdict may be lost with the socket.
     drop(client);
     running.until_connections(0).await;
     let mut again = running.client().await;
-    let resumed = open_on(&mut again, "s", "did:key:alice", Some(&token)).await;
+    let resumed = open_on(&mut again, SPACE, "s", "did:key:alice", Some(&token)).await;
     assert_eq!(resumed["ok"]["resumed"], true, "{resumed}");
     let verdict = again.request(&set("s", 1, "of:x", &json!(1))).await;
     assert_eq!(verdict["ok"]["seq"], 1, "{verdict}");

@@ -1,7 +1,7 @@
 //! What the socket tests share: a server on a free port with injected clock, identifiers, authentication and faults, and
 //! clients that speak raw text frames.
 
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -356,3 +356,113 @@ fn sort_entries(holder: &mut serde_json::Value, key: &str) {
 
 /// Sockets by name.
 pub type Clients = BTreeMap<String, Client>;
+
+/// The space of tests that need one.
+pub const SPACE: &str = "did:key:z6Mk-space";
+
+/// Stands for nobody in the helpers below.
+pub const ANONYMOUS: &str = "";
+
+/// `hello` without flags.
+pub fn hello() -> String {
+    frame(&serde_json::json!({ "type": "hello", "protocol": "memory", "flags": {} }))
+}
+
+/// Says hello and opens a session; returns the answer.
+pub async fn open_on(
+    client: &mut Client,
+    space: &str,
+    session: &str,
+    principal: &str,
+    token: Option<&str>,
+) -> serde_json::Value {
+    let hello = client.request(&hello()).await;
+    let challenge = hello["sessionOpen"]["challenge"]["value"]
+        .as_str()
+        .expect("a challenge")
+        .to_owned();
+    open_with(client, &challenge, space, session, principal, token).await
+}
+
+/// Opens a session on a connection that has said hello.
+pub async fn open_with(
+    client: &mut Client,
+    challenge: &str,
+    space: &str,
+    session: &str,
+    principal: &str,
+    token: Option<&str>,
+) -> serde_json::Value {
+    let mut descriptor = serde_json::json!({ "sessionId": session });
+    if let Some(token) = token {
+        descriptor["sessionToken"] = token.into();
+    }
+    let mut invocation = serde_json::json!({ "aud": "did:key:z6Mk-audience", "challenge": challenge });
+    if principal != ANONYMOUS {
+        invocation["iss"] = principal.into();
+    }
+    let open = serde_json::json!({
+        "type": "session.open", "requestId": "open", "space": space, "session": descriptor,
+        "invocation": invocation, "authorization": {},
+    });
+    client.request(&frame(&open)).await
+}
+
+/// A client with a session in [`SPACE`].
+pub async fn open(running: &Running, session: &str, principal: &str) -> Client {
+    let mut client = running.client().await;
+    let answer = open_on(&mut client, SPACE, session, principal, None).await;
+    assert_eq!(answer["ok"]["sessionId"], session, "{answer}");
+    client
+}
+
+/// A transact of given operations.
+pub fn transact(session: &str, local_seq: u64, operations: &serde_json::Value) -> String {
+    transact_reading(session, local_seq, operations, &serde_json::json!([]))
+}
+
+/// A transact with confirmed reads.
+pub fn transact_reading(
+    session: &str,
+    local_seq: u64,
+    operations: &serde_json::Value,
+    confirmed: &serde_json::Value,
+) -> String {
+    frame(&serde_json::json!({
+        "type": "transact", "requestId": format!("t{local_seq}"), "space": SPACE, "sessionId": session,
+        "commit": {
+            "localSeq": local_seq, "reads": { "confirmed": confirmed, "pending": [] }, "operations": operations,
+        },
+    }))
+}
+
+/// A transact of one whole document.
+pub fn set(session: &str, local_seq: u64, id: &str, value: &serde_json::Value) -> String {
+    transact(
+        session,
+        local_seq,
+        &serde_json::json!([{ "op": "set", "id": id, "value": { "value": value } }]),
+    )
+}
+
+/// A watch list of documents, delivered and not descended into.
+pub fn watch(session: &str, ids: &[&str]) -> String {
+    let roots: Vec<serde_json::Value> = ids
+        .iter()
+        .map(|id| serde_json::json!({ "id": id, "selector": { "path": [], "schema": false } }))
+        .collect();
+    watch_roots(session, "session.watch.set", "w", &serde_json::json!(roots))
+}
+
+/// A watch request of one watch.
+pub fn watch_roots(session: &str, kind: &str, id: &str, roots: &serde_json::Value) -> String {
+    frame(&serde_json::json!({
+        "type": kind, "requestId": "watch", "space": SPACE, "sessionId": session,
+        "watches": [{ "id": id, "kind": "graph", "query": { "roots": roots } }],
+    }))
+}
+
+/// A link of the legacy regime to a document of the same space, inside a frame.
+pub fn link(id: &str) -> serde_json::Value {
+    serde_json::json!({ "/quote": { "/": { "link@1": { "id": id, "path": [], "space": SPACE } } } })
+}
