@@ -13,7 +13,8 @@ pub struct LoopSettings {
     pub idle_before_park: Duration,
     /// Time box for disposing a runtime at park.
     pub dispose_timeout: Duration,
-    /// Lease time to live.
+    /// Lease time to live (`SERVER_EXECUTION_LEASE_TTL_MS`): how long a space waits for a successor after its
+    /// process was killed. Renewed every third of it.
     pub lease_ttl: Duration,
     /// Interval of the lease's renew timer.
     pub lease_renew: Duration,
@@ -74,6 +75,10 @@ impl LoopSettings {
         let mut settings = LoopSettings::default();
         if let Some(ms) = read(&lookup, "SERVER_EXECUTION_FLUSH_DEADLINE_MS", positive) {
             settings.flush_deadline = Duration::from_millis(u64::from(ms.get()));
+        }
+        if let Some(ms) = read(&lookup, "SERVER_EXECUTION_LEASE_TTL_MS", positive) {
+            settings.lease_ttl = Duration::from_millis(u64::from(ms.get()));
+            settings.lease_renew = settings.lease_ttl / 3;
         }
         if let Some(cap) = read(&lookup, "SERVER_EXECUTION_MAX_OUTSTANDING_EFFECTS", digits) {
             settings.outstanding_effects = if cap == 0 {

@@ -12,6 +12,11 @@ use tests::process::Launch;
 use crate::poll::Demo;
 use crate::store::{Store, sql};
 
+/// A demo server whose lease a successor may take soon: what is tested is the hand-over, not its patience.
+fn launch(data: &std::path::Path) -> Launch {
+    Launch::demo(data).env("SERVER_EXECUTION_LEASE_TTL_MS", "2000")
+}
+
 /// What clients were told is durable.
 #[derive(Default)]
 struct Acknowledged {
@@ -25,7 +30,7 @@ async fn kill_rounds(rounds: usize, wait_for_consequence: bool) {
     let mut acknowledged = Acknowledged::default();
     let mut space = None;
     for round in 0..rounds {
-        let server = Launch::demo(data.path()).start().unwrap();
+        let server = launch(data.path()).start().unwrap();
         let poll = Poll::of(&server).unwrap();
         let signer = Arc::new(Signer::from_passphrase(&format!("voter {round}")));
         let mut client = Client::connect(&server.socket_url()).await.unwrap();
@@ -55,7 +60,7 @@ async fn kill_rounds(rounds: usize, wait_for_consequence: bool) {
         server.kill().unwrap();
         space = Some(poll.space.clone());
     }
-    let server = Launch::demo(data.path()).start().unwrap();
+    let server = launch(data.path()).start().unwrap();
     let poll = Poll::of(&server).unwrap();
     let mut client = Client::connect(&server.socket_url()).await.unwrap();
     let session = client
@@ -120,7 +125,7 @@ async fn killed_between_consequence_and_push() {
 
 #[tokio::test]
 async fn a_pending_event_is_handled_at_the_next_start_with_nobody_connected() {
-    let demo = Demo::start();
+    let demo = Demo::start_with(launch);
     let (mut a, mut sa) = demo.person("alice").await;
     let event = demo.poll.add_option("Left behind");
     let (id, commit) = (event.id.to_string(), event.commit);
@@ -128,7 +133,7 @@ async fn a_pending_event_is_handled_at_the_next_start_with_nobody_connected() {
     let Demo { data, server, poll } = demo;
     server.kill().unwrap();
     // Nobody opens a session: the boot scan alone must bring the space up (SS-109). Its watermark is the sign.
-    let server = Launch::demo(data.path()).start().unwrap();
+    let server = launch(data.path()).start().unwrap();
     let store = Store::open(data.path(), &poll.space);
     let mut polls = 0u32;
     while store.consequences_of(&id).is_empty() {

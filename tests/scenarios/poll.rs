@@ -20,8 +20,12 @@ pub(crate) struct Demo {
 
 impl Demo {
     pub(crate) fn start() -> Demo {
+        Demo::start_with(Launch::demo)
+    }
+
+    pub(crate) fn start_with(launch: impl Fn(&std::path::Path) -> Launch) -> Demo {
         let data = tempfile::tempdir().unwrap();
-        let server = Launch::demo(data.path()).start().unwrap();
+        let server = launch(data.path()).start().unwrap();
         let poll = Poll::of(&server).unwrap();
         Demo { data, server, poll }
     }

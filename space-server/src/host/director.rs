@@ -3,6 +3,7 @@
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::time::Duration;
 
 use memory_server::AdmittedCommit;
 use memory_wire::commit_meta::CommitClass;
@@ -50,6 +51,11 @@ pub(crate) enum Directive {
         space: SpaceId,
         /// Which backoff.
         serial: u64,
+    },
+    /// The lease that another holder had may be free now.
+    LeaseDue {
+        /// Space.
+        space: SpaceId,
     },
     /// A space's store was looked at; `owed` = it holds work that waits for nobody.
     Examined {
@@ -180,6 +186,10 @@ impl Director {
                     waiting.phase = Phase::Parked;
                     self.begin(&space);
                 }
+            }
+            Directive::LeaseDue { space } => {
+                let warm = !self.slot(&space).warm.is_empty();
+                self.reconsider(&space, warm);
             }
             Directive::Examined { space, owed } => {
                 if owed {
@@ -346,13 +356,41 @@ impl Director {
         let warm = !slot.warm.is_empty();
         self.threads[thread].loops -= 1;
         match reason {
-            // Another holder serves, or nobody may any more: the next trigger tries again.
-            ParkReason::LeaseUnavailable | ParkReason::LeaseLost | ParkReason::HostClosed => {}
+            // Another holder serves, or did until it was killed: its lease tells when to look again.
+            ParkReason::LeaseUnavailable | ParkReason::LeaseLost => self.look_when_lease_ends(space),
+            ParkReason::HostClosed => {}
             // What the tenure left undone is a reason of its own: a fresh activation recomputes it (SS-206).
             ParkReason::LeaseLostAbort | ParkReason::LoopFailed => self.reconsider(&space, warm),
             ParkReason::Idle if warm || others => self.reconsider(&space, warm),
             ParkReason::Idle => {}
         }
+    }
+
+    /// Asks again when the lease of another holder runs out. Without this a space whose process was killed would wait
+    /// for its next commit, although people are looking at it and events are pending.
+    fn look_when_lease_ends(&self, space: SpaceId) {
+        let (shared, own) = (Arc::clone(&self.shared), self.own.clone());
+        tokio::spawn(async move {
+            let now = shared.time.clocks().wall_ms;
+            let asked = space.clone();
+            let expiry = match shared.plane.engine(&space) {
+                Ok(engine) => engine.read(move |reader| reader.lease_expiry(&asked, now)).await.and_then(|r| r),
+                Err(error) => {
+                    tracing::warn!(%space, %error, "store of a parked space does not open");
+                    return;
+                }
+            };
+            let wait = match expiry {
+                Ok(expiry) => expiry.map_or(Duration::ZERO, |at| Duration::from_millis(at.abs_diff(now))),
+                Err(error) => {
+                    tracing::warn!(%space, %error, "lease of a parked space does not read");
+                    shared.settings.lease_ttl
+                }
+            };
+            shared.time.sleep(wait).await;
+            // A director that is gone activates nothing.
+            let _ = own.send(Directive::LeaseDue { space });
+        });
     }
 
     /// SS-103: after a park that something raced, serve again if anybody is there or anything is pending.
