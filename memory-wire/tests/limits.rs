@@ -1,10 +1,19 @@
 //! Depth and size limits (WIRE-312, WIRE-314), on a thread with the stack of a small worker, so that recursion
 //! anywhere in decode, encode, hash, equality or drop would show.
 
-use memory_wire::codec::{DecodeReason, EncodeError, MAX_DEPTH, MAX_HOLES, decode, encode};
+use memory_wire::Seq;
+use memory_wire::codec::{
+    DecodeReason, EncodeError, MAX_DEPTH, MAX_DOCUMENT_NESTING, MAX_HOLES, decode, encode,
+};
 use memory_wire::equality::value_equal;
+use memory_wire::error::ErrorName;
 use memory_wire::hash::hash_value;
-use memory_wire::value::{Array, Slot, Value};
+use memory_wire::message::{
+    ClientCommit, ClientMessage, ServerMessage, SessionSync, Upsert, UpsertContent, WatchOk,
+    parse_client_message, parse_server_message,
+};
+use memory_wire::scope_key::Scope;
+use memory_wire::value::{Array, Extent, Slot, Special, Value};
 
 const SMALL_STACK: usize = 2 << 20;
 
@@ -124,4 +133,116 @@ fn wire_305_hostile_regular_expressions_are_judged_or_let_pass_quickly() {
             let _ = decode(&text);
         }
     });
+}
+
+#[test]
+fn wire_312_a_document_within_its_nesting_has_a_text_in_every_frame() {
+    // The shapes that take most brackets a level, in the message that puts most around a document.
+    on_small_stack(|| {
+        let slash = |inner: Value| memory_wire::value!({ "/a": inner });
+        let error = |inner: Value| {
+            decode(&format!(
+                "fvj1:{{\"/Error@1\":{{\"/object\":{{\"/x\":{}}}}}}}",
+                &encode(&inner).unwrap()[5..]
+            ))
+            .unwrap()
+        };
+        let tagged = |inner: Value| {
+            Value::Special(std::sync::Arc::new(Special::Unknown {
+                tag: "Zork@1".into(),
+                state: inner,
+            }))
+        };
+        let leaf = || {
+            Value::Special(std::sync::Arc::new(Special::Hash {
+                tag: "t".into(),
+                bytes: vec![1],
+            }))
+        };
+        let grow = |step: &dyn Fn(Value) -> Value| {
+            let mut document = memory_wire::value!({ "/d": (leaf()) });
+            loop {
+                let next = memory_wire::value!({ "/d": (step(document.clone())) });
+                if Extent::of(&next).nesting > MAX_DOCUMENT_NESTING {
+                    return document;
+                }
+                document = next;
+            }
+        };
+        for document in [grow(&slash), grow(&error), grow(&tagged)] {
+            let sync = SessionSync {
+                upserts: vec![Upsert {
+                    branch: "".into(),
+                    id: "of:x".into(),
+                    scope: Scope::Space,
+                    scope_key: None,
+                    seq: Seq(1),
+                    content: UpsertContent::Doc(document),
+                    cover_class: None,
+                }],
+                ..SessionSync::default()
+            };
+            let body = WatchOk {
+                server_seq: Seq(1),
+                sync,
+            }
+            .to_value();
+            let frame = ServerMessage::ok("r".into(), body).encode().unwrap();
+            assert!(parse_server_message(&frame).is_ok());
+        }
+    });
+}
+
+#[test]
+fn wire_312_a_message_of_1024_levels_may_set_a_document_and_a_deeper_one_may_not() {
+    let commit = |levels: usize| {
+        let document = format!("{}0{}", "{\"a\":".repeat(levels), "}".repeat(levels));
+        let frame = format!(
+            "fvj1:{{\"commit\":{{\"localSeq\":1,\"operations\":[{{\"id\":\"of:x\",\"op\":\"set\",\"value\":{document}}}],\
+             \"reads\":{{\"confirmed\":[],\"pending\":[]}}}},\"requestId\":\"r\",\"sessionId\":\"s\",\"space\":\"did:key:z\",\"type\":\"transact\"}}"
+        );
+        match parse_client_message(&frame).unwrap() {
+            ClientMessage::Transact(request) => ClientCommit::from_value(&request.commit),
+            other => panic!("{}", other.type_name()),
+        }
+    };
+    // The message, the commit, its operations and the operation are around the document.
+    assert!(commit(1024 - 4).is_ok());
+    let error = commit(1024 - 3).unwrap_err();
+    assert_eq!(error.name, ErrorName::Protocol);
+    assert_eq!(
+        error.message,
+        "commit.operations[0].value: document nests deeper than 1020 levels"
+    );
+}
+
+#[test]
+fn wire_312_a_patch_that_nests_too_deep_is_refused_at_the_door() {
+    let commit = |path: &str| {
+        let commit = memory_wire::value!({
+            "localSeq": 1,
+            "reads": { "confirmed": [], "pending": [] },
+            "operations": [{ "op": "patch", "id": "of:x", "patches": [{ "op": "add", "path": path, "value": [1] }] }]
+        });
+        ClientCommit::from_value(&commit)
+    };
+    assert!(commit(&"/a".repeat(MAX_DOCUMENT_NESTING - 1)).is_ok());
+    let error = commit(&"/a".repeat(MAX_DOCUMENT_NESTING)).unwrap_err();
+    assert_eq!(error.name, ErrorName::Protocol);
+}
+
+#[test]
+fn wire_305_regular_expressions_cost_a_bounded_time_in_all() {
+    // Judged one by one without a budget, these would take the better part of an hour.
+    let one = "{\"/RegExp@1\":{\"flags\":\"iv\",\"source\":\"\\\\p{RGI_Emoji}\\\\p{L}\"}},".repeat(50_000);
+    let value = decode(&format!("fvj1:[{one}0]")).unwrap();
+    assert_eq!(value.as_array().map(Array::len), Some(50_001));
+    // The budget is a text's own: the next one is judged again, whatever its case flag.
+    for flags in ["", "i", "iu"] {
+        let text = format!("fvj1:{{\"/RegExp@1\":{{\"flags\":\"{flags}\",\"source\":\"(\"}}}}");
+        assert!(matches!(
+            decode(&text).unwrap_err().reason,
+            DecodeReason::BadRegExp(_)
+        ));
+    }
 }

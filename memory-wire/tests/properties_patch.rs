@@ -1,12 +1,13 @@
 //! Patch application against a naive model, and conflict footprints against their brute-force definition
 //! (WIRE-602…608, decisions 27 and 28).
 
-use memory_wire::codec::{MAX_HOLES, encode};
+use memory_wire::JsString;
+use memory_wire::codec::{MAX_HOLES, decode, encode};
 use memory_wire::equality::value_equal;
 use memory_wire::patch::{PatchError, PatchOp, apply_patches, parse_patches, patches_to_value};
 use memory_wire::pointer::{DocPath, encode_pointer, parse_pointer, paths_overlap};
 use memory_wire::value;
-use memory_wire::value::{Object, Slot, SlotRef, Value};
+use memory_wire::value::{Array, Object, Slot, SlotRef, Value};
 use proptest::prelude::*;
 
 /// The model's node: every slot of an array is its own `Option`, every container its own copy.
@@ -438,7 +439,7 @@ fn check_against_model(document: &Value, operations: &[Value]) -> Result<(), Tes
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1500))]
+    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn wire_604_application_equals_the_naive_model(
@@ -547,6 +548,62 @@ fn decision_27_holes_of_one_array_are_counted_together() {
         value!({ "op": "append", "path": (format!("/value/{}", 2 * half + 1)), "values": [] }),
     );
     assert!(matches!(twice, Err(PatchError::HoleBudget { .. })), "{twice:?}");
+}
+
+#[test]
+fn wire_314_holes_of_all_arrays_of_a_document_are_counted_together() {
+    let half = MAX_HOLES / 2 + 1;
+    let gap = |name: &str| value!({ "op": "append", "path": (format!("/{name}/{half}")), "values": [1] });
+    let document = value!({ "a": [], "b": [], "c": 1 });
+    let once = apply(&document, gap("a")).unwrap();
+    let refused = PatchError::HoleBudget {
+        limit: MAX_HOLES,
+        at: format!("/b/{half}"),
+    };
+    assert_eq!(apply(&once, gap("b")).unwrap_err(), refused);
+    // Values bring holes too, and what brings none is not judged by what is there already.
+    let run = Value::Array(Array::from_slots(vec![Slot::Holes(half as u32)]).unwrap());
+    assert!(apply(&once, value!({ "op": "replace", "path": "/b", "value": run })).is_err());
+    assert!(apply(&once, value!({ "op": "replace", "path": "/c", "value": [2] })).is_ok());
+}
+
+#[test]
+fn wire_313_many_values_are_told_apart_as_few_are() {
+    // Above a handful of values they are looked up by hash; these have equal hashes and are different values at the top.
+    let lone = Value::String(JsString::from_utf16(&[0xD800]));
+    let replaced = value!("\u{FFFD}");
+    let link = |tag: &str| decode(&format!("fvj1:{{\"/{tag}\":{{\"id\":\"of:x\"}}}}")).unwrap();
+    let mut values: Vec<Value> = (0..20).map(|n| Value::from(n % 7)).collect();
+    values.extend([
+        lone.clone(),
+        replaced.clone(),
+        lone,
+        replaced,
+        link("Link@1"),
+        Value::Number(-0.0),
+        f64::NAN.into(),
+    ]);
+    let unique = |values: Vec<Value>| {
+        let added = apply(
+            &value!({ "a": [3] }),
+            value!({ "op": "add-unique", "path": "/a", "values": values }),
+        );
+        encode(&added.unwrap()).unwrap()
+    };
+    let one_by_one = values.iter().fold(value!({ "a": [3] }), |document, value| {
+        apply(
+            &document,
+            value!({ "op": "add-unique", "path": "/a", "values": [(value.clone())] }),
+        )
+        .unwrap()
+    });
+    assert_eq!(unique(values.clone()), encode(&one_by_one).unwrap());
+    values.reverse();
+    assert_ne!(
+        unique(values),
+        encode(&one_by_one).unwrap(),
+        "the order is that of arrival"
+    );
 }
 
 #[test]

@@ -6,6 +6,7 @@ use smol_str::SmolStr;
 use thiserror::Error;
 
 use super::json_lexer::JsonLexer;
+use super::regexp::Judge;
 use super::{MAX_DEPTH, MAX_HOLES, PREFIX, tagged, unsafe_key};
 use crate::value::{Array, Key, Object, Slot, Value};
 
@@ -140,6 +141,7 @@ struct Decoder<'a> {
     /// Hole runs of all open arrays: the number of pending elements before the run, and its length.
     holes: Vec<(usize, u32)>,
     hole_total: u64,
+    judge: Judge,
 }
 
 impl<'a> Decoder<'a> {
@@ -151,6 +153,7 @@ impl<'a> Decoder<'a> {
             elements: Vec::with_capacity(32),
             holes: Vec::new(),
             hole_total: 0,
+            judge: Judge::new(),
         }
     }
 
@@ -383,7 +386,7 @@ impl<'a> Decoder<'a> {
                 }),
             },
             "hole" => self.hole_run(&state),
-            _ if tagged::is_tag(tag) => match tagged::from_state(tag, state) {
+            _ if tagged::is_tag(tag) => match tagged::from_state(tag, state, &mut self.judge) {
                 Ok(value) => Ok(Item::Value(value)),
                 Err(reason) => self.lexer.fail(reason),
             },

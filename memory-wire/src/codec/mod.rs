@@ -23,6 +23,11 @@ pub const PREFIX: &str = "fvj1:";
 /// Deepest nesting of containers in an encoded text (WIRE-312); both directions refuse more.
 pub const MAX_DEPTH: usize = 2048;
 
+/// Deepest nesting of containers in one document, as [`crate::value::Extent`] counts it. Escaping can double the brackets
+/// of a text (WIRE-309), a leaf may take two of its own, and a frame puts up to six around a document: within this
+/// bound a document has a text wherever it is sent. A message of 1,024 levels may still carry it (WIRE-312).
+pub const MAX_DOCUMENT_NESTING: usize = (MAX_DEPTH - 8) / 2;
+
 /// Most hole slots one text may claim in total (WIRE-314); both directions refuse more.
 pub const MAX_HOLES: u64 = 1_000_000;
 

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use num_bigint::BigInt;
 
+use super::base64;
 use super::decode::DecodeReason;
+use super::regexp::Judge;
 use super::special::ERROR_SLOTS;
-use super::{base64, regexp};
 use crate::js_string::JsString;
 use crate::value::{ErrorValue, Object, Special, Value};
 
@@ -23,7 +24,7 @@ pub(super) fn is_tag(tag: &str) -> bool {
 }
 
 /// The value of `{"/tag": state}` for a well-formed tag.
-pub(super) fn from_state(tag: &str, state: Value) -> Result<Value, DecodeReason> {
+pub(super) fn from_state(tag: &str, state: Value, judge: &mut Judge) -> Result<Value, DecodeReason> {
     let value = match tag {
         "BigInt@1" => Value::BigInt(Arc::new(integer(tag, &state)?)),
         "SpecialNumber@1" => Value::Number(special_number(&state)?),
@@ -37,12 +38,12 @@ pub(super) fn from_state(tag: &str, state: Value) -> Result<Value, DecodeReason>
         },
         "Bytes@1" => Value::Bytes(bytes(tag, Some(&state))?.into()),
         "Map@1" | "Set@1" => return Err(DecodeReason::ReservedTag(tag.into())),
-        _ => Value::Special(Arc::new(special(tag, state)?)),
+        _ => Value::Special(Arc::new(special(tag, state, judge)?)),
     };
     Ok(value)
 }
 
-fn special(tag: &str, state: Value) -> Result<Special, DecodeReason> {
+fn special(tag: &str, state: Value, judge: &mut Judge) -> Result<Special, DecodeReason> {
     Ok(match tag {
         "EpochNsec@1" => Special::EpochNsec(integer(tag, &state)?),
         "EpochDay@1" => Special::EpochDay(integer(tag, &state)?),
@@ -65,7 +66,7 @@ fn special(tag: &str, state: Value) -> Result<Special, DecodeReason> {
                 private: bytes(tag, fields.get("privateKey"))?,
             }
         }
-        "RegExp@1" => reg_exp(tag, object(tag, state)?)?,
+        "RegExp@1" => reg_exp(tag, object(tag, state)?, judge)?,
         "Error@1" => Special::Error(error(object(tag, state)?)),
         "Link@1" => Special::Link(object(tag, state)?),
         "Problematic@1" => {
@@ -141,7 +142,7 @@ fn special_number(state: &Value) -> Result<f64, DecodeReason> {
 /// The flavor whose syntax is checked, and the one meant when none is named.
 const CHECKED_FLAVOR: &str = "es2025";
 
-fn reg_exp(tag: &str, fields: Object) -> Result<Special, DecodeReason> {
+fn reg_exp(tag: &str, fields: Object, judge: &mut Judge) -> Result<Special, DecodeReason> {
     let part = |name: &str, absent: &str| match fields.get(name) {
         None => Ok(JsString::from(absent)),
         Some(Value::String(text)) => Ok(text.clone()),
@@ -153,7 +154,7 @@ fn reg_exp(tag: &str, fields: Object) -> Result<Special, DecodeReason> {
         part("flavor", CHECKED_FLAVOR)?,
     );
     if flavor == CHECKED_FLAVOR {
-        regexp::check(&source, &flags).map_err(DecodeReason::BadRegExp)?;
+        judge.check(&source, &flags).map_err(DecodeReason::BadRegExp)?;
     }
     Ok(Special::RegExp {
         source,

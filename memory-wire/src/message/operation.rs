@@ -3,12 +3,13 @@
 use smol_str::SmolStr;
 
 use super::field::{entity_id, expected, insert_scope, scope_named};
+use crate::codec::MAX_DOCUMENT_NESTING;
 use crate::error::WireError;
 use crate::ids::EntityId;
 use crate::patch::{PatchError, PatchOp, parse_patches, patches_to_value, unsafe_token};
 use crate::pointer::encode_pointer;
 use crate::scope_key::Scope;
-use crate::value::{Object, Value};
+use crate::value::{Extent, Object, Value};
 
 /// A SQLite database beside the documents (WIRE-765).
 #[derive(Clone, Debug)]
@@ -99,7 +100,7 @@ impl Operation {
             Some("set") => Ok(Operation::Set {
                 id: entity_id(&place(".id"), value)?,
                 scope: scope_named(&place(".scope"), value)?,
-                value: value.member("value").cloned().unwrap_or(Value::Undefined),
+                value: document(&place(".value"), value.member("value"))?,
             }),
             Some("patch") => Ok(Operation::Patch {
                 id: entity_id(&place(".id"), value)?,
@@ -165,6 +166,16 @@ impl SqliteDb {
     }
 }
 
+/// A document to set, of any kind; only its nesting is judged here, since a deeper one could be sent to nobody.
+fn document(place: &str, value: Option<&Value>) -> Result<Value, WireError> {
+    match value {
+        Some(value) if Extent::of(value).nesting > MAX_DOCUMENT_NESTING => Err(WireError::protocol(format!(
+            "{place}: document nests deeper than {MAX_DOCUMENT_NESTING} levels"
+        ))),
+        value => Ok(value.cloned().unwrap_or(Value::Undefined)),
+    }
+}
+
 fn patches(place: &str, value: Option<&Value>) -> Result<Vec<PatchOp>, WireError> {
     let list = value.filter(|v| v.as_array().is_some());
     let list = list.ok_or_else(|| WireError::protocol(expected(place, "an array", value)))?;
@@ -173,6 +184,10 @@ fn patches(place: &str, value: Option<&Value>) -> Result<Vec<PatchOp>, WireError
         PatchError::InvalidPointer(_) => WireError::transaction(error.to_string()),
         _ => WireError::protocol(format!("{place}: {error}")),
     })?;
+    for patch in &patches {
+        let checked = patch.check_nesting();
+        checked.map_err(|error| WireError::protocol(format!("{place}: {error}")))?;
+    }
     for path in patches.iter().flat_map(PatchOp::touched_paths) {
         if let Some(token) = unsafe_token(path) {
             let pointer = encode_pointer(path);

@@ -1,21 +1,30 @@
 //! Applying patches (WIRE-602…605, ENG-355). Works on a structurally shared copy: an operation un-shares the
 //! containers on its way and nothing else, so its cost follows the path, not the document.
 
+use rustc_hash::FxHashMap;
 use smol_str::SmolStr;
 
 use super::array_edit::{self, TooManyHoles};
-use super::{PatchAction, PatchError, PatchOp, unsafe_token};
+use super::{PatchAction, PatchError, PatchOp, check_nesting, unsafe_token};
 use crate::codec::MAX_HOLES;
 use crate::equality::value_equal;
+use crate::hash::{Digest, hash_value};
 use crate::pointer::{ArrayIndex, encode_pointer, is_path_prefix};
-use crate::value::{Array, Object, Slot, SlotRef, Value};
+use crate::value::{Array, Extent, Object, Slot, SlotRef, Value};
 
 /// Applies the operations in order to `base` (`{}` for an absent or deleted document, WIRE-606). Nothing is half
-/// applied: on an error the base is as it was. Only the final root has to be an object.
+/// applied: on an error the base is as it was. Only the final root has to be an object. No operation nests what it
+/// writes deeper than [`MAX_DOCUMENT_NESTING`](crate::codec::MAX_DOCUMENT_NESTING), and none leaves a document with more
+/// than [`MAX_HOLES`] holes: what comes out of a base within these bounds has a text (WIRE-312, WIRE-314).
 pub fn apply_patches(base: &Value, patches: &[PatchOp]) -> Result<Value, PatchError> {
     let mut root = base.clone();
     for patch in patches {
         apply_one(&mut root, patch)?;
+    }
+    if let Some(patch) = patches.iter().rev().find(|patch| may_bring_holes(patch))
+        && Extent::of(&root).holes > MAX_HOLES
+    {
+        return Err(hole_budget(patch.path())(TooManyHoles));
     }
     match root {
         Value::Object(_) => Ok(root),
@@ -32,6 +41,7 @@ fn apply_one(root: &mut Value, patch: &PatchOp) -> Result<(), PatchError> {
             });
         }
     }
+    patch.check_nesting()?;
     match patch.action() {
         PatchAction::Replace { path, value } => replace(root, path, value.clone()),
         PatchAction::Add { path, value } => add(root, path, value.clone()),
@@ -57,6 +67,17 @@ fn apply_one(root: &mut Value, patch: &PatchOp) -> Result<(), PatchError> {
         PatchAction::RemoveByValue { path, value } => remove_by_value(root, path, value),
         PatchAction::Increment { path, by, .. } => increment(root, path, *by),
     }
+}
+
+/// Holes come with the values, or by an append past the end of an array (WIRE-605).
+fn may_bring_holes(patch: &PatchOp) -> bool {
+    let into_an_index = match patch.action() {
+        PatchAction::Append { path, .. } | PatchAction::AddUnique { path, .. } => {
+            path.last().is_some_and(looks_like_index)
+        }
+        _ => false,
+    };
+    into_an_index || patch.extent().holes > 0
 }
 
 /// The two ends of a non-root path.
@@ -230,6 +251,9 @@ fn move_value(root: &mut Value, from: &[SmolStr], path: &[SmolStr]) -> Result<()
         return Err(PatchError::MoveIntoDescendant);
     }
     let value = get(root, from)?.clone();
+    if path.len() > from.len() {
+        check_nesting(path.len() + Extent::of(&value).nesting, path)?;
+    }
     remove(root, from)?;
     add(root, path, value)
 }
@@ -322,9 +346,27 @@ fn push_into(
     }
 }
 
+/// Most values that are compared with every element one by one; more are looked up by hash.
+const FEW: usize = 8;
+
 /// The values that neither an element nor an earlier one of them equals. A hole equals nothing here (WIRE-605).
 fn not_yet_in(array: &Array, values: &[Value]) -> Vec<Value> {
     let mut missing: Vec<Value> = Vec::new();
+    if values.len() > FEW {
+        // Equal values have equal hashes, whatever their kind (WIRE-313).
+        let mut known: FxHashMap<Digest, Vec<&Value>> = FxHashMap::default();
+        for (_, element) in array.elements() {
+            known.entry(hash_value(element)).or_default().push(element);
+        }
+        for value in values {
+            let alike = known.entry(hash_value(value)).or_default();
+            if !alike.iter().any(|other| value_equal(other, value)) {
+                alike.push(value);
+                missing.push(value.clone());
+            }
+        }
+        return missing;
+    }
     for value in values {
         let known = array
             .elements()

@@ -7,8 +7,9 @@ mod footprint;
 
 use smol_str::SmolStr;
 
+use crate::codec::MAX_DOCUMENT_NESTING;
 use crate::pointer::{DocPath, PointerError, encode_pointer, parse_pointer};
-use crate::value::{Array, Object, SlotRef, Value};
+use crate::value::{Array, Extent, Object, SlotRef, Value};
 
 pub use apply::apply_patches;
 pub use footprint::{patches_conflict_with_read, touched_paths};
@@ -18,6 +19,8 @@ pub use footprint::{patches_conflict_with_read, touched_paths};
 pub struct PatchOp {
     action: PatchAction,
     source: Value,
+    /// What it writes, seen from the root of the document.
+    extent: Extent,
 }
 
 /// What a patch operation does (WIRE-602…605). Paths are document paths.
@@ -173,12 +176,20 @@ pub enum PatchError {
         /// The whole pointer.
         at: String,
     },
-    /// The operation would leave an array with more holes than a message may carry (WIRE-314).
-    #[error("array would hold more than {limit} holes at {at}")]
+    /// The operation would leave a document with more holes than a message may carry (WIRE-314).
+    #[error("document would hold more than {limit} array holes by the patch at {at}")]
     HoleBudget {
-        /// Most holes an array may have.
+        /// Most holes a document may have.
         limit: u64,
         /// Where.
+        at: String,
+    },
+    /// The operation would nest a document deeper than a frame can carry (WIRE-312).
+    #[error("document would nest deeper than {limit} levels by the patch at {at}")]
+    TooDeep {
+        /// Deepest nesting a document may have.
+        limit: usize,
+        /// Where, cut short.
         at: String,
     },
 }
@@ -207,7 +218,8 @@ impl PatchError {
             | PatchError::IncrementTarget(_)
             | PatchError::RootNotDocument
             | PatchError::UnsafeKey { .. }
-            | PatchError::HoleBudget { .. } => "PatchApplyError",
+            | PatchError::HoleBudget { .. }
+            | PatchError::TooDeep { .. } => "PatchApplyError",
         }
     }
 }
@@ -237,6 +249,69 @@ pub fn patches_to_value(patches: &[PatchOp]) -> Value {
 pub(crate) fn unsafe_token(path: &[SmolStr]) -> Option<&SmolStr> {
     path.iter()
         .find(|token| matches!(token.as_str(), "__proto__" | "constructor"))
+}
+
+impl PatchAction {
+    fn path(&self) -> &DocPath {
+        match self {
+            PatchAction::Replace { path, .. }
+            | PatchAction::Add { path, .. }
+            | PatchAction::Remove { path }
+            | PatchAction::Move { path, .. }
+            | PatchAction::Splice { path, .. }
+            | PatchAction::Append { path, .. }
+            | PatchAction::AddUnique { path, .. }
+            | PatchAction::RemoveByValue { path, .. }
+            | PatchAction::Increment { path, .. } => path,
+        }
+    }
+
+    /// Seen from the root: the containers on the way count, and so does the array that receives values.
+    fn extent(&self) -> Extent {
+        let all = |values: &[Value]| {
+            values
+                .iter()
+                .map(Extent::of)
+                .fold(Extent::default(), Extent::beside)
+        };
+        let (above, written) = match self {
+            PatchAction::Replace { path, value } | PatchAction::Add { path, value } => {
+                (path.len(), Extent::of(value))
+            }
+            PatchAction::Splice {
+                path, add: values, ..
+            }
+            | PatchAction::Append { path, values, .. }
+            | PatchAction::AddUnique { path, values, .. } => (path.len() + 1, all(values)),
+            PatchAction::Increment { path, .. } | PatchAction::Move { path, .. } => {
+                (path.len(), Extent::default())
+            }
+            PatchAction::Remove { .. } | PatchAction::RemoveByValue { .. } => (0, Extent::default()),
+        };
+        Extent {
+            nesting: above + written.nesting,
+            ..written
+        }
+    }
+}
+
+/// Most characters of a pointer that an error about depth shows.
+const SHOWN_POINTER: usize = 80;
+
+/// Refuses what would lie `nesting` containers deep, written at `path`.
+fn check_nesting(nesting: usize, path: &[SmolStr]) -> Result<(), PatchError> {
+    if nesting <= MAX_DOCUMENT_NESTING {
+        return Ok(());
+    }
+    let mut at = encode_pointer(&path[..path.len().min(SHOWN_POINTER)]);
+    if let Some((cut, _)) = at.char_indices().nth(SHOWN_POINTER) {
+        at.truncate(cut);
+        at.push('…');
+    }
+    Err(PatchError::TooDeep {
+        limit: MAX_DOCUMENT_NESTING,
+        at,
+    })
 }
 
 impl PatchOp {
@@ -304,6 +379,7 @@ impl PatchOp {
             unknown => return Err(PatchError::UnknownOperation(unknown.to_owned())),
         };
         Ok(PatchOp {
+            extent: action.extent(),
             action,
             source: source.clone(),
         })
@@ -336,22 +412,23 @@ impl PatchOp {
 
     /// The operation's `path`.
     pub fn path(&self) -> &DocPath {
-        match &self.action {
-            PatchAction::Replace { path, .. }
-            | PatchAction::Add { path, .. }
-            | PatchAction::Remove { path }
-            | PatchAction::Move { path, .. }
-            | PatchAction::Splice { path, .. }
-            | PatchAction::Append { path, .. }
-            | PatchAction::AddUnique { path, .. }
-            | PatchAction::RemoveByValue { path, .. }
-            | PatchAction::Increment { path, .. } => path,
-        }
+        self.action.path()
+    }
+
+    /// How deep what the operation writes lies in the document, and the holes it brings; of a `move`, only the way.
+    pub fn extent(&self) -> Extent {
+        self.extent
+    }
+
+    /// The refusal of an operation that by itself nests a document too deep (WIRE-312).
+    pub(crate) fn check_nesting(&self) -> Result<(), PatchError> {
+        check_nesting(self.extent.nesting, self.path())
     }
 
     /// Builds an operation from what it does.
     pub fn from_action(action: PatchAction) -> PatchOp {
         let mut op = PatchOp {
+            extent: action.extent(),
             action,
             source: Value::Undefined,
         };

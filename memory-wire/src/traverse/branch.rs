@@ -77,8 +77,8 @@ async fn matches<'f>(
     {
         return false;
     }
-    for combinator in [super::schema::Combinator::AnyOf, super::schema::Combinator::OneOf] {
-        let keyword = if combinator == super::schema::Combinator::AnyOf {
+    for combinator in [super::schema::Combinator::Any, super::schema::Combinator::One] {
+        let keyword = if combinator == super::schema::Combinator::Any {
             "anyOf"
         } else {
             "oneOf"

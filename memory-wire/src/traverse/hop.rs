@@ -4,6 +4,7 @@
 
 use super::build::Build;
 use super::combine;
+use super::memo::PlaceUnder;
 use super::narrow;
 use super::place::{DocIx, DocName, PlaceIx};
 use super::schema::{ByAddress, Schema};
@@ -193,7 +194,7 @@ impl<B: Build> Walker<'_, B> {
         reached
     }
 
-    fn end_following(&self, followed: Vec<(PlaceIx, Option<ByAddress>)>) {
+    fn end_following(&self, followed: Vec<PlaceUnder>) {
         let mut following = self.following.borrow_mut();
         for pair in followed {
             following.remove(&pair);
@@ -207,7 +208,7 @@ impl<B: Build> Walker<'_, B> {
         mut schema: Option<Schema>,
         last: Option<Last>,
         mut first_hop: Option<Hop>,
-        followed: &mut Vec<(PlaceIx, Option<ByAddress>)>,
+        followed: &mut Vec<PlaceUnder>,
     ) -> Result<Reached, TraverseError> {
         loop {
             let followed_link = slot::link_payload(&node.value).is_some_and(|payload| {
@@ -283,7 +284,7 @@ impl<B: Build> Walker<'_, B> {
         rest: &[JsString],
         schema: Option<Schema>,
         hop: Hop,
-        followed: &mut Vec<(PlaceIx, Option<ByAddress>)>,
+        followed: &mut Vec<PlaceUnder>,
     ) -> Result<(Entry, Option<Schema>), TraverseError> {
         self.note(slot.place, Dep::Deep);
         let nowhere = |place| {

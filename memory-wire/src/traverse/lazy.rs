@@ -394,7 +394,7 @@ fn one_schema(schemas: &mut SchemaPool, schema: &Schema, value: &Value) -> Optio
     if let Some(branch) = handle_branch(schemas, schema, value) {
         return Some(branch);
     }
-    for (keyword, combinator) in [("anyOf", Combinator::AnyOf), ("oneOf", Combinator::OneOf)] {
+    for (keyword, combinator) in [("anyOf", Combinator::Any), ("oneOf", Combinator::One)] {
         if !matches!(schema.keyword(keyword), Some(Value::Array(_))) {
             continue;
         }

@@ -8,6 +8,9 @@ use super::schema::{ByAddress, Schema};
 use super::source::TraverseError;
 use crate::scope_key::ScopeIdentity;
 
+/// A place seen under a schema, or under none.
+pub(super) type PlaceUnder = (PlaceIx, Option<ByAddress>);
+
 /// Why a place is not selected (TRV-1701). Diagnostic only: no rule depends on which one it is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs, reason = "each variant is the failing check it names")]
@@ -55,7 +58,7 @@ pub type Outcome<T> = Result<T, Failure>;
 pub(super) struct VisitKey {
     pub(super) place: PlaceIx,
     pub(super) schema: Option<ByAddress>,
-    pub(super) position: Option<(PlaceIx, Option<ByAddress>)>,
+    pub(super) position: Option<PlaceUnder>,
 }
 
 /// Outcomes of visits, and the places they are keyed by.

@@ -209,9 +209,12 @@ impl Hash for ByAddress {
 /// Which list of options is meant.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Combinator {
-    AnyOf,
-    OneOf,
-    AllOf,
+    /// `anyOf`
+    Any,
+    /// `oneOf`
+    One,
+    /// `allOf`
+    All,
 }
 
 /// Entries a cache of pure results may hold before it is dropped whole (TRV-1503).

@@ -138,6 +138,10 @@ pub fn type_check(pool: &mut SchemaPool, schema: &Schema, ty: TypeName) -> Verdi
         return *known;
     }
     let misses = pool.misses;
+    #[expect(
+        clippy::mutable_key_type,
+        reason = "schemas are keyed by their address, and hash a lazily filled cell never"
+    )]
     let mut open = FxHashSet::default();
     let checked = {
         let checker = std::cell::RefCell::new((&mut *pool, &mut open));

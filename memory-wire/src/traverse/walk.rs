@@ -60,14 +60,14 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
             return Ok(Err(Failure::SchemaRef));
         };
         let combinator = [
-            ("anyOf", Combinator::AnyOf),
-            ("oneOf", Combinator::OneOf),
-            ("allOf", Combinator::AllOf),
+            ("anyOf", Combinator::Any),
+            ("oneOf", Combinator::One),
+            ("allOf", Combinator::All),
         ]
         .into_iter()
         .find_map(|(keyword, combinator)| match schema.keyword(keyword) {
             None | Some(Value::Null) => None,
-            Some(Value::Array(members)) if combinator == Combinator::AllOf && members.is_empty() => None,
+            Some(Value::Array(members)) if combinator == Combinator::All && members.is_empty() => None,
             Some(_) => Some(combinator),
         });
         if let Some(combinator) = combinator {
@@ -179,14 +179,14 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
         let mut matches: Vec<B::Out> = Vec::new();
         for option in options.iter() {
             match combinator {
-                Combinator::AnyOf => {
+                Combinator::Any => {
                     if !branch_may_match(&mut walker.pool.borrow_mut(), option, &node.value) {
                         continue;
                     }
                 }
-                Combinator::OneOf => {}
-                Combinator::AllOf if option.is_false_like() => return Ok(Err(Failure::FalseAllOf)),
-                Combinator::AllOf => {}
+                Combinator::One => {}
+                Combinator::All if option.is_false_like() => return Ok(Err(Failure::FalseAllOf)),
+                Combinator::All => {}
             }
             let position = Position {
                 place: position.place,
@@ -197,15 +197,15 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
                 .walk(node.clone(), option.clone(), position, still.clone());
             match (self.deep.call(walk).await?, combinator) {
                 (Ok(out), _) => matches.push(out),
-                (Err(failure), Combinator::AllOf) => return Ok(Err(failure)),
-                (Err(_), Combinator::AnyOf | Combinator::OneOf) => {}
+                (Err(failure), Combinator::All) => return Ok(Err(failure)),
+                (Err(_), Combinator::Any | Combinator::One) => {}
             }
         }
         Ok(match (combinator, matches.len()) {
-            (Combinator::AnyOf, 0) => Err(Failure::NoAnyOf),
-            (Combinator::OneOf, 0) => Err(Failure::NoOneOf),
-            (Combinator::OneOf, 2..) => Err(Failure::ManyOneOf),
-            (Combinator::AnyOf | Combinator::OneOf | Combinator::AllOf, _) => {
+            (Combinator::Any, 0) => Err(Failure::NoAnyOf),
+            (Combinator::One, 0) => Err(Failure::NoOneOf),
+            (Combinator::One, 2..) => Err(Failure::ManyOneOf),
+            (Combinator::Any | Combinator::One | Combinator::All, _) => {
                 match merge_matches(&mut **walker.build.borrow_mut(), matches, schema) {
                     Some(out) => Ok(out),
                     None => Ok(walker.leaf(&Value::Undefined)),
@@ -362,9 +362,9 @@ pub(super) fn options(
 
 fn merge_options(pool: &mut SchemaPool, schema: &Schema, combinator: Combinator) -> Option<Arc<[Schema]>> {
     let keyword = match combinator {
-        Combinator::AnyOf => "anyOf",
-        Combinator::OneOf => "oneOf",
-        Combinator::AllOf => "allOf",
+        Combinator::Any => "anyOf",
+        Combinator::One => "oneOf",
+        Combinator::All => "allOf",
     };
     let members = schema.keyword(keyword)?.as_array()?;
     let rest = without_key(schema.value().as_object()?, keyword);
@@ -373,11 +373,11 @@ fn merge_options(pool: &mut SchemaPool, schema: &Schema, combinator: Combinator)
         match member {
             Value::Bool(true) => merged.push(pool.intern(&Value::Object(rest.clone()))),
             Value::Object(option) => merged.push(pool.intern(&laid_over(&rest, option).into())),
-            _ if combinator == Combinator::AllOf => merged.push(Schema::nothing()),
+            _ if combinator == Combinator::All => merged.push(Schema::nothing()),
             _ => {}
         }
     }
-    if combinator != Combinator::AllOf {
+    if combinator != Combinator::All {
         merged.sort_by_key(Schema::is_handle);
     }
     Some(merged.into())

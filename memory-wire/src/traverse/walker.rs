@@ -8,9 +8,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::build::{Build, Handle};
 use super::deep::{self, Deep};
-use super::memo::{Memo, Outcome};
+use super::memo::{Memo, Outcome, PlaceUnder};
 use super::place::{DocIx, PlaceIx};
-use super::schema::{ByAddress, Schema, SchemaPool};
+use super::schema::{Schema, SchemaPool};
 use super::source::{Addr, DeadEnd, Dep, DocKey, DocSource, Link, TraverseError};
 use super::tracker::{Selector, Tracker};
 use crate::ids::SpaceId;
@@ -115,9 +115,9 @@ pub(super) struct Walker<'a, B: Build> {
     pub(super) pool: RefCell<&'a mut SchemaPool>,
     pub(super) seen: RefCell<&'a mut Seen>,
     /// Links being followed (TRV-403.4).
-    pub(super) following: RefCell<FxHashSet<(PlaceIx, Option<ByAddress>)>>,
+    pub(super) following: RefCell<FxHashSet<PlaceUnder>>,
     /// Containers under construction (TRV-511).
-    pub(super) open: RefCell<FxHashMap<(PlaceIx, Option<ByAddress>), B::Out>>,
+    pub(super) open: RefCell<FxHashMap<PlaceUnder, B::Out>>,
     /// How many handle properties the walk is inside of (TRV-1221).
     pub(super) inside_handles: Cell<u32>,
 }
