@@ -9,7 +9,7 @@ use memory_engine::Reader;
 use memory_engine::query::{Snapshot, TrackedGraph};
 use memory_wire::message::{GraphQuery, Remove, SyncFrame, UpsertFrame, UpsertFrameContent};
 use memory_wire::scope_key::ScopeKeys;
-use memory_wire::{BranchName, InstanceId, LocalSeq, Scope, ScopeIdentity, ScopeKey, Seq, SessionId};
+use memory_wire::{BranchName, InstanceId, LocalSeq, ScopeIdentity, ScopeKey, Seq, SessionId};
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -121,7 +121,7 @@ impl FullView {
     ) -> Result<FullView, ServerError> {
         let mut graphs = BTreeMap::new();
         for query in queries {
-            let graph = track(reader, space, identity, query)?;
+            let graph = space.evaluations.track(reader, space.id(), identity, query)?;
             graphs.insert(query.branch.clone(), graph);
         }
         Ok(FullView { graphs })
@@ -162,7 +162,7 @@ impl FullView {
         };
         match standing {
             None => {
-                let graph = track(reader, space, identity, query)?;
+                let graph = space.evaluations.track(reader, space.id(), identity, query)?;
                 let snapshots = graph.snapshots().collect();
                 Ok((graph, keyed(snapshots)))
             }
@@ -173,20 +173,6 @@ impl FullView {
             }
         }
     }
-}
-
-/// Evaluates a query, or takes over an evaluation of the same roots at the same seq. Scoped roots are each identity's own
-/// to begin with, so that there is nothing to share.
-fn track(
-    reader: &Reader,
-    space: &Space,
-    identity: &ScopeIdentity,
-    query: &GraphQuery,
-) -> Result<TrackedGraph, ServerError> {
-    if query.roots.iter().any(|root| root.scope != Scope::Space) {
-        return Ok(TrackedGraph::track(reader, space.id(), identity, query)?);
-    }
-    Ok(space.evaluations.track(reader, space.id(), identity, query)?)
 }
 
 /// Frame content before it is text, with what it makes the session hold.

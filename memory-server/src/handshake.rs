@@ -14,13 +14,13 @@ use crate::connection::{Connection, Negotiation};
 use crate::server::Server;
 
 impl ServerConfig {
-    /// The flags of what this server has built (SRV-202). Commit-time row labels are checked by the engine's SQLite
-    /// room; the flag follows once statements in commits are attached here.
+    /// The flags of what this server has built (SRV-202).
     pub fn built_flags() -> Flags {
         Flags {
             commit_preconditions: true,
             sync_schema_table_v2: true,
             pending_read_stacks: true,
+            sqlite_commit_row_label_eval: true,
             verdict_catch_up_markers: true,
             entity_id_listing: true,
             entity_id_pagination: true,

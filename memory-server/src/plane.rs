@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use memory_engine::EngineHandle;
+use memory_engine::sqlite_builtin::CellDatabases;
 use memory_wire::commit_meta::CommitClass;
 use memory_wire::message::ReadCeiling;
 use memory_wire::{Did, SessionId, SpaceId};
@@ -98,6 +99,10 @@ impl ServingPlane for Server {
         append: DelegatedAppend,
     ) -> PlaneFuture<'_, Result<Appended, ServerError>> {
         Box::pin(async move { delegated_append::append(&self.me()?, append).await })
+    }
+
+    fn cell_databases(&self) -> Arc<CellDatabases> {
+        Arc::clone(self.cells())
     }
 
     fn foreign_write_authority(

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use axum::Router;
 use memory_engine::query::Snapshot;
+use memory_engine::sqlite_builtin::{CellDatabases, CellReaders};
 use memory_engine::{ActorOptions, Applied, EngineHandle, EngineOptions, StoreLocation};
 use memory_wire::commit_meta::CommitClass;
 use memory_wire::hash::tagged_hash;
@@ -47,6 +48,9 @@ pub struct Server {
     own_session: SessionId,
     observer: RwLock<Option<Arc<dyn Observer>>>,
     serving_loop: RwLock<Option<ServingLoopReport>>,
+    /// What is known of databases beside the stores; shared with waves (SRV-523).
+    cells: Arc<CellDatabases>,
+    cell_readers: CellReaders,
     statistics: Statistics,
     started_at: i64,
     full_evaluations: Arc<Semaphore>,
@@ -76,6 +80,8 @@ impl Server {
             observer: RwLock::default(),
             serving_loop: RwLock::default(),
             draining: watch::Sender::new(false),
+            cells: Arc::default(),
+            cell_readers: CellReaders::new(),
         });
         runtime.spawn(sweep(
             Arc::downgrade(&server),
@@ -129,6 +135,14 @@ impl Server {
 
     pub(crate) fn statistics(&self) -> &Statistics {
         &self.statistics
+    }
+
+    pub(crate) fn cells(&self) -> &Arc<CellDatabases> {
+        &self.cells
+    }
+
+    pub(crate) fn cell_readers(&self) -> &CellReaders {
+        &self.cell_readers
     }
 
     pub(crate) fn runtime(&self) -> &Handle {

@@ -2,6 +2,7 @@
 //! In-process only; nothing here has a wire form. The implementations live in the rooms of what they do: `demand`,
 //! `delegated_append`, `foreign_authority`, `served_acl`, `executor_commit`.
 
+use memory_engine::sqlite_builtin::CellDatabases;
 use memory_engine::{EngineHandle, Holder};
 use memory_wire::commit_meta::CommitClass;
 use memory_wire::ids::EventId;
@@ -241,6 +242,10 @@ pub trait ServingPlane: Send + Sync {
         &self,
         append: DelegatedAppend,
     ) -> PlaneFuture<'_, Result<Appended, ServerError>>;
+
+    /// What is known of databases beside the stores: a wave with SQLite operations lands through
+    /// [`memory_engine::Engine::apply_wave_with_sqlite`] with it, so that tables are created once (SRV-523).
+    fn cell_databases(&self) -> std::sync::Arc<CellDatabases>;
 
     /// Whether a served write of `principal` into another space may go ahead. Never creates a store;
     /// reads one, so call it off the network threads.

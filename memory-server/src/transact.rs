@@ -29,6 +29,8 @@ struct Job {
     requester: Requester,
     commit: ClientCommit,
     touches_list: bool,
+    /// Its database is attached for the length of the commit, which therefore shares no transaction (SRV-523).
+    has_sqlite: bool,
 }
 
 /// The session a commit was admitted for.
@@ -61,41 +63,43 @@ pub(crate) async fn transact(
         Ok(commit) => commit,
         Err(error) => return refuse(connection, &request_id, error),
     };
-    if commit
-        .operations
-        .iter()
-        .any(|operation| matches!(operation, Operation::Sqlite { .. }))
-    {
-        return refuse(
-            connection,
-            &request_id,
-            crate::sqlite_requests::refuse_operations(&commit),
-        );
-    }
     let space = Arc::clone(&requester.open.space);
     let job = Arc::new(Job {
         server: Arc::clone(server),
         connection: Arc::clone(connection),
         touches_list: acl::touches_list(&commit, space.id()),
+        has_sqlite: commit
+            .operations
+            .iter()
+            .any(|operation| matches!(operation, Operation::Sqlite { .. })),
         requester,
         commit,
     });
-    let admitting = Arc::clone(&job);
     let (decided, verdict_queued) = oneshot::channel();
-    space.engine().write_then(
-        move |engine| admitting.admit(engine),
-        move |engine, admission| {
-            job.publish(engine, admission);
-            // Nobody waits when the connection's task is gone; the commit stands all the same (SRV-410).
-            let _ = decided.send(());
-        },
-    );
-    if verdict_queued.await.is_err() {
-        refuse(
-            connection,
-            &request_id,
-            WireError::transaction("the space's store is closed"),
+    // Nobody waits when the connection's task is gone; the commit stands all the same (SRV-410).
+    let decide = move || {
+        let _ = decided.send(());
+    };
+    let lost = if job.has_sqlite {
+        let turn = space.engine().turn(move |engine| {
+            let admission = job.admit(engine);
+            job.publish(engine, Ok(admission));
+            decide();
+        });
+        turn.await.err()
+    } else {
+        let admitting = Arc::clone(&job);
+        space.engine().write_then(
+            move |engine| admitting.admit(engine),
+            move |engine, admission| {
+                job.publish(engine, admission);
+                decide();
+            },
         );
+        verdict_queued.await.err().map(|_| EngineError::Closed)
+    };
+    if let Some(error) = lost {
+        refuse(connection, &request_id, error.to_wire(space.server_seq()));
     }
 }
 
@@ -138,7 +142,11 @@ impl Job {
             &self.commit,
             self.server.config().clock.wall_ms(),
         );
-        let outcome = engine.apply_commit(apply);
+        let outcome = if self.has_sqlite {
+            engine.apply_commit_with_sqlite(self.server.cells(), space.id(), apply)
+        } else {
+            engine.apply_commit(apply)
+        };
         let changes_access = outcome.is_ok() && (self.touches_list || in_empty_space);
         if changes_access {
             space.access.begin_change();
