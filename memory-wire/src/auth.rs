@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ed25519_dalek::Signature;
 
 use crate::did::{DidProblem, parse_did_key};
+use crate::equality::value_equal;
 use crate::error::WireError;
 use crate::hash::hash_value;
 use crate::identity::Signer;
@@ -259,7 +260,9 @@ fn matching_issuer<'a>(proof: &SessionOpenProof<'a>) -> Option<&'a JsString> {
     matches.then_some(issuer)
 }
 
-/// WIRE-803: four members are compared, one of a wrong type counts as absent, and the rest is signed only.
+/// WIRE-803: four members are compared, one of a wrong type counts as absent, and the rest is signed only. A read
+/// ceiling is compared by structure besides (SRV-304 row 9): one that was not signed, or was signed otherwise, would
+/// change what the session may read.
 fn same_descriptor(a: &Value, b: &Value) -> bool {
     fn text<'v>(descriptor: &'v Value, key: &str) -> Option<&'v JsString> {
         match descriptor.member(key) {
@@ -272,6 +275,11 @@ fn same_descriptor(a: &Value, b: &Value) -> bool {
         .iter()
         .all(|key| text(a, key) == text(b, key))
         && number(a) == number(b)
+        && match (a.member("readCeiling"), b.member("readCeiling")) {
+            (None, None) => true,
+            (Some(signed), Some(sent)) => value_equal(signed, sent),
+            (Some(_), None) | (None, Some(_)) => false,
+        }
 }
 
 #[cfg(test)]
@@ -324,6 +332,29 @@ mod tests {
             open(&invocation, &authorization, &outstanding()).as_ref(),
             Ok(alice.did())
         );
+    }
+
+    #[test]
+    fn srv_304_a_read_ceiling_must_be_the_signed_one() {
+        let alice = Signer::from_passphrase("alice");
+        let bounded = |atom: &str| value!({ "readCeiling": { "maxConfidentiality": [atom] } });
+        let judge = |signed: &Value, sent: &Value| {
+            let space = SpaceId::from("did:key:space");
+            let challenge = "c0".repeat(32);
+            let (invocation, authorization) =
+                sign_session_open(&alice, &space, &audience(), &challenge, signed, NOW as u64);
+            let proof = SessionOpenProof {
+                space: "did:key:space",
+                session: sent,
+                invocation: &invocation,
+                authorization: &authorization,
+            };
+            verify_session_open(proof, &audience(), &outstanding(), NOW).is_ok()
+        };
+        assert!(judge(&bounded("public"), &bounded("public")));
+        assert!(!judge(&bounded("public"), &bounded("secret")));
+        assert!(!judge(&bounded("public"), &value!({})), "a dropped bound would widen reads");
+        assert!(!judge(&value!({}), &bounded("public")));
     }
 
     #[test]
