@@ -34,11 +34,24 @@ impl Setup {
         alice.watch(&place.root);
         let rows = Rows::open(data.path(), &place.space);
         let head = place.rest(&alice, &rows).await;
-        Setup { data, clock, counter, place, process, alice, rows, head }
+        Setup {
+            data,
+            clock,
+            counter,
+            place,
+            process,
+            alice,
+            rows,
+            head,
+        }
     }
 
     async fn fire(&self, by: f64) -> String {
-        self.alice.fire(&self.place.link("add"), value!({ "by": by })).await.as_str().to_owned()
+        self.alice
+            .fire(&self.place.link("add"), value!({ "by": by }))
+            .await
+            .as_str()
+            .to_owned()
     }
 
     async fn rest(&self) -> u64 {
@@ -52,7 +65,14 @@ impl Setup {
 }
 
 fn on_threads<F: Future<Output = ()>>(test: impl FnOnce() -> F) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .try_init();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
     runtime.block_on(LocalSet::new().run_until(test()));
 }
 
@@ -71,12 +91,22 @@ fn t1_a_click_is_one_derived_commit_one_advance_and_silence() {
         let rows = setup.news();
         assert_eq!(classes(&rows), ["authored", "derived", "derived"], "{rows:#?}");
         let (authored, derived, advance) = (&rows[0], &rows[1], &rows[2]);
-        assert!(authored.session.contains(setup.alice.session().as_str()), "{authored:?}");
+        assert!(
+            authored.session.contains(setup.alice.session().as_str()),
+            "{authored:?}"
+        );
         assert_eq!(derived.consequence_of, [first.as_str()]);
         assert_eq!(derived.derived_through, Some(authored.seq));
-        assert_eq!(derived.holder.as_deref(), Some(derived.session.as_str()), "filed under its holder");
+        assert_eq!(
+            derived.holder.as_deref(),
+            Some(derived.session.as_str()),
+            "filed under its holder"
+        );
         let sidecar = authored.writes[0].clone();
-        assert!(derived.writes.contains(&sidecar), "the mark rides along: {derived:?}");
+        assert!(
+            derived.writes.contains(&sidecar),
+            "the mark rides along: {derived:?}"
+        );
         assert_eq!(advance.consequence_of, Vec::<String>::new());
         assert_eq!(advance.derived_through, Some(derived.seq));
         assert_eq!(advance.writes, ["of:server-execution-watermark@space"]);
@@ -88,7 +118,10 @@ fn t1_a_click_is_one_derived_commit_one_advance_and_silence() {
         let second = setup.fire(3.0).await;
         setup.rest().await;
         let rows = setup.news();
-        assert_eq!(classes(&rows), ["authored", "derived", "derived", "authored", "derived", "derived"]);
+        assert_eq!(
+            classes(&rows),
+            ["authored", "derived", "derived", "authored", "derived", "derived"]
+        );
         assert_eq!(rows[4].consequence_of, [second.as_str()]);
 
         let counters = setup.process.counters();
@@ -120,8 +153,18 @@ fn t6_an_arriving_user_gets_an_instance_of_their_own() {
         setup.fire(2.0).await;
         let before = setup.rest().await;
         let share = setup.place.link("share").id;
-        let of = |client: &Client| format!("{share}@user:{}", memory_wire::scope_key::encode_component(client.did.as_str()));
-        let written: Vec<String> = setup.rows.since(0).into_iter().flat_map(|row| row.writes).collect();
+        let of = |client: &Client| {
+            format!(
+                "{share}@user:{}",
+                memory_wire::scope_key::encode_component(client.did.as_str())
+            )
+        };
+        let written: Vec<String> = setup
+            .rows
+            .since(0)
+            .into_iter()
+            .flat_map(|row| row.writes)
+            .collect();
         assert!(written.contains(&of(&setup.alice)), "{written:?}");
 
         let bob = setup.process.client("bob");
@@ -134,7 +177,10 @@ fn t6_an_arriving_user_gets_an_instance_of_their_own() {
         let rows = setup.rows.since(before);
         let written: Vec<&String> = rows.iter().flat_map(|row| &row.writes).collect();
         assert!(written.contains(&&of(&bob)), "{rows:#?}");
-        assert!(!written.contains(&&of(&setup.alice)), "nothing of Alice's runs again: {rows:#?}");
+        assert!(
+            !written.contains(&&of(&setup.alice)),
+            "nothing of Alice's runs again: {rows:#?}"
+        );
         assert_eq!(classes(&rows), ["derived", "derived"], "{rows:#?}");
         assert!(setup.process.counters().demand_arrivals >= 2);
         setup.process.stop().await;
@@ -145,7 +191,16 @@ fn t6_an_arriving_user_gets_an_instance_of_their_own() {
 #[test]
 fn t10_a_pending_event_is_served_after_a_restart_without_a_client() {
     on_threads(|| async {
-        let Setup { data, clock, counter, place, process, alice, rows, head } = Setup::new(Counter::default()).await;
+        let Setup {
+            data,
+            clock,
+            counter,
+            place,
+            process,
+            alice,
+            rows,
+            head,
+        } = Setup::new(Counter::default()).await;
         process.host.close().await;
         assert_eq!(process.counters().active_spaces, 0);
         assert_eq!(process.counters().lease.held, 0);
@@ -181,14 +236,23 @@ fn ss_206_a_lease_lost_in_the_middle_of_a_wave_aborts_it() {
             Ok(())
         }))
         .await;
-        clock.set(Arc::clone(&setup.clock)).unwrap_or_else(|_| panic!("set once"));
+        clock
+            .set(Arc::clone(&setup.clock))
+            .unwrap_or_else(|_| panic!("set once"));
         let event = setup.fire(1.0).await;
         setup.rest().await;
         let rows = setup.news();
-        let named: Vec<&Row> = rows.iter().filter(|row| row.consequence_of.contains(&event)).collect();
+        let named: Vec<&Row> = rows
+            .iter()
+            .filter(|row| row.consequence_of.contains(&event))
+            .collect();
         assert_eq!(named.len(), 1, "{rows:#?}");
         assert_eq!(setup.counter.runs(), 2, "the aborted run and its repetition");
-        assert_eq!(setup.value("count").await, Some(1.0), "its first run left nothing behind");
+        assert_eq!(
+            setup.value("count").await,
+            Some(1.0),
+            "its first run left nothing behind"
+        );
         let counters = setup.process.counters();
         assert_eq!((counters.active_spaces, counters.lease.held), (1, 1));
         setup.process.stop().await;
@@ -202,7 +266,9 @@ fn ss_817_an_error_is_the_consequence_and_does_not_wedge_the_stream() {
         let broken = Arc::new(AtomicBool::new(true));
         let flag = Arc::clone(&broken);
         let setup = Setup::new(Counter::with(move || match flag.swap(false, Ordering::SeqCst) {
-            true => Err(RunnerError::Refused { reason: "not today".to_owned() }),
+            true => Err(RunnerError::Refused {
+                reason: "not today".to_owned(),
+            }),
             false => Ok(()),
         }))
         .await;
@@ -211,12 +277,21 @@ fn ss_817_an_error_is_the_consequence_and_does_not_wedge_the_stream() {
         let accepted = setup.fire(2.0).await;
         setup.rest().await;
         let rows = setup.news();
-        assert_eq!(classes(&rows), ["authored", "derived", "derived", "authored", "derived", "derived"], "{rows:#?}");
+        assert_eq!(
+            classes(&rows),
+            ["authored", "derived", "derived", "authored", "derived", "derived"],
+            "{rows:#?}"
+        );
         assert_eq!(rows[1].consequence_of, [refused.as_str()]);
         assert_eq!(rows[4].consequence_of, [accepted.as_str()]);
         assert_eq!(setup.value("count").await, Some(2.0));
         let entries = setup.entries(&rows[0]).await;
-        let of = |event: &str| entries.iter().find(|entry| entry.event_id.as_str() == event).expect("an entry");
+        let of = |event: &str| {
+            entries
+                .iter()
+                .find(|entry| entry.event_id.as_str() == event)
+                .expect("an entry")
+        };
         assert_eq!(of(&refused).error.as_deref(), Some("not today"));
         assert!(of(&refused).consequenced && of(&accepted).consequenced);
         assert_eq!(of(&accepted).error, None);
@@ -231,8 +306,18 @@ impl Setup {
         let sidecar = memory_wire::EntityId::from(append.writes[0].split('@').next().expect("an id"));
         let engine = self.process.server.engine(&self.place.space).expect("a store");
         let stored = engine.read(move |reader| reader.read_space_value(&sidecar)).await;
-        let stored = stored.and_then(|stored| stored).expect("readable").expect("a sidecar");
-        let entries = stored.member("entries").and_then(memory_wire::Value::as_array).expect("entries").clone();
-        entries.elements().filter_map(|(_, entry)| memory_wire::stream_entry::StreamEntry::from_value(entry)).collect()
+        let stored = stored
+            .and_then(|stored| stored)
+            .expect("readable")
+            .expect("a sidecar");
+        let entries = stored
+            .member("entries")
+            .and_then(memory_wire::Value::as_array)
+            .expect("entries")
+            .clone();
+        entries
+            .elements()
+            .filter_map(|(_, entry)| memory_wire::stream_entry::StreamEntry::from_value(entry))
+            .collect()
     }
 }
