@@ -18,6 +18,7 @@ use crate::dirty::DirtyBatch;
 use crate::document_cache::Form;
 use crate::error::ServerError;
 use crate::leases::ElsewhereLeases;
+use crate::prepared_view::PreparedView;
 use crate::registry::Slot;
 use crate::server::Server;
 use crate::serving_plane::DemandReason;
@@ -539,6 +540,7 @@ pub(crate) fn catch_up(
     reader: &Reader,
     slot: Slot,
     elsewhere: &ElsewhereLeases,
+    prepared: Option<PreparedView>,
 ) -> Option<SyncFrame> {
     let subject = space
         .registry
@@ -551,7 +553,10 @@ pub(crate) fn catch_up(
         let outcome = if subject.watches.is_empty() {
             pass.incremental(&subject, live, FxHashSet::default(), &DirtyBatch::default())?
         } else {
-            pass.full(&subject, live)?
+            match prepared.and_then(|prepared| prepared.bring_current(reader, pass.head)) {
+                Some(view) => pass.diff(&subject, live, view)?,
+                None => pass.full(&subject, live)?,
+            }
         };
         Ok(pass.settle(&subject, outcome, live)?.map(|(sync, _, _)| sync))
     });

@@ -11,7 +11,7 @@
 //! | which request is answered where | `dispatch`, then `handshake`, `session_open`, `transact`, `watch_requests`, `graph_query`, `entity_ids`, `sqlite_requests` |
 //! | what one space has: sessions, dirt, caches | `space`, `registry`, `session`, `dirty` |
 //! | why no frame overtakes a verdict | `turn` |
-//! | how a change reaches who watches it | `flush`, `evaluate`, `delivery`, `document_cache` |
+//! | how a change reaches who watches it | `flush`, `evaluate`, `prepared_view`, `delivery`, `document_cache` |
 //! | who may do what | `acl`, `acting_as`, `authentication` |
 //! | reads of named instances, leases | `instance_reads`, `leases` |
 //! | the serving loop's side | `serving_plane`, `demand`, `delegated_append`, `served_acl`, `foreign_authority` |
@@ -49,6 +49,7 @@ pub mod limits;
 pub mod loopback;
 mod outbound;
 mod plane;
+mod prepared_view;
 mod registry;
 mod served_acl;
 mod server;

@@ -15,9 +15,11 @@ use crate::delivery::SessionKey;
 use crate::dispatch::{refuse, seen_seq, send};
 use crate::evaluate;
 use crate::leases::ElsewhereLeases;
+use crate::prepared_view::PreparedView;
 use crate::registry::{OpenRequest, Opened};
 use crate::server::Server;
 use crate::space::Space;
+use crate::watches::WatchSet;
 
 /// Handles an open; returns once it is answered.
 pub(crate) async fn open(server: &Arc<Server>, connection: &Arc<Connection>, request: SessionOpen) {
@@ -44,9 +46,7 @@ async fn try_open(
     let space = server
         .open_space(&request.space)
         .map_err(|error| error.to_wire(Seq(0)))?;
-    // A resume evaluates every watch: so many at once, the rest queue (SRV-1204). Asked for before the turn, so that
-    // waiting holds up nobody else.
-    let permit = server.full_evaluation_permit().await;
+    let prepared = prepare_resume(server, &space, principal.as_ref(), &request).await;
     let leases = if is_keyed(&space, &request) {
         server.leases_elsewhere(&space).await
     } else {
@@ -59,9 +59,34 @@ async fn try_open(
         principal,
         leases,
     };
-    let opened = space.in_turn(move |engine| opening.open(engine, &request)).await;
-    drop(permit);
+    let opened = space
+        .in_turn(move |engine| opening.open(engine, &request, prepared))
+        .await;
     opened.map_err(|error| error.to_wire(space.server_seq()))?
+}
+
+/// The watches of a session about to be resumed, evaluated beside the turn.
+struct PreparedResume {
+    watches: Arc<WatchSet>,
+    view: PreparedView,
+}
+
+/// Evaluates what a resume will have to tell, if the request looks like one that will succeed; the turn decides.
+async fn prepare_resume(
+    server: &Server,
+    space: &Arc<Space>,
+    principal: Option<&Did>,
+    request: &SessionOpen,
+) -> Option<PreparedResume> {
+    let (watches, identity) = {
+        let registry = space.registry.lock();
+        let session = registry.by_id(request.session.session_id.as_ref()?)?;
+        let resumes = request.session.session_token.as_ref() == Some(&session.token)
+            && session.principal.as_ref() == principal;
+        resumes.then(|| (Arc::clone(&session.watches), session.identity()))?
+    };
+    let view = PreparedView::prepare(server, space, identity, watches.queries()).await?;
+    Some(PreparedResume { watches, view })
 }
 
 /// True when the session to resume reads by lease.
@@ -86,7 +111,12 @@ struct Opening {
 
 impl Opening {
     /// Steps 3…11 of §3.3.
-    fn open(&self, engine: &mut Engine, request: &SessionOpen) -> Result<(), WireError> {
+    fn open(
+        &self,
+        engine: &mut Engine,
+        request: &SessionOpen,
+        prepared: Option<PreparedResume>,
+    ) -> Result<(), WireError> {
         let (server, space, principal) = (&self.server, &self.space, self.principal.as_ref());
         let reader = engine.reader();
         let in_store = |error: EngineError| error.to_wire(space.server_seq());
@@ -123,7 +153,16 @@ impl Opening {
             .get(opened.slot)
             .map_or(opened.caught_up, |session| session.caught_up);
         let catch_up = if opened.resumed {
-            evaluate::catch_up(server, space, reader, opened.slot, &self.leases)
+            let watches = space
+                .registry
+                .lock()
+                .get(opened.slot)
+                .map(|session| Arc::clone(&session.watches));
+            // The list may have been replaced since it was evaluated.
+            let prepared = prepared
+                .filter(|prepared| watches.is_some_and(|watches| Arc::ptr_eq(&watches, &prepared.watches)))
+                .map(|prepared| prepared.view);
+            evaluate::catch_up(server, space, reader, opened.slot, &self.leases, prepared)
         } else {
             None
         };

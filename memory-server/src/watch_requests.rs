@@ -17,6 +17,7 @@ use crate::error::ServerError;
 use crate::evaluate::{FullView, Pass, Subject};
 use crate::instance_reads::{self, Naming};
 use crate::leases::ElsewhereLeases;
+use crate::prepared_view::PreparedView;
 use crate::registry::Slot;
 use crate::server::Server;
 use crate::serving_plane::DemandReason;
@@ -56,7 +57,10 @@ async fn handle(
     change: Change,
 ) {
     let space = Arc::clone(&requester.open.space);
-    let permit = server.full_evaluation_permit().await;
+    let prepared = match change {
+        Change::Set => prepare(server, &requester, &request.watches).await,
+        Change::Add => None,
+    };
     let elsewhere = if names_instances(&request.watches) || is_keyed(&requester) {
         server.leases_elsewhere(&space).await
     } else {
@@ -73,15 +77,42 @@ async fn handle(
                 elsewhere,
                 started: Instant::now(),
             };
-            let result = job.run(engine, &request.watches);
+            let result = job.run(engine, &request.watches, prepared);
             // Queued before the turn ends: no later frame overtakes it.
             respond(&job.server, &connection_in_turn, &job.requester, result);
         })
         .await;
-    drop(permit);
     if let Err(error) = done {
         refuse(connection, &request_id, error.to_query());
     }
+}
+
+/// Evaluates a replacement beside the turn, if the request looks like one that will be admitted; the turn decides.
+async fn prepare(server: &Server, requester: &Requester, watches: &[Value]) -> Option<PreparedView> {
+    if names_instances(watches) {
+        return None;
+    }
+    server.require_current(requester).ok()?;
+    let space = &requester.open.space;
+    let identity = space
+        .registry
+        .lock()
+        .by_id(&requester.header.session_id)?
+        .identity();
+    let watches = WatchSet::replacing(Watch::list_from_values(watches).ok()?);
+    if server.config().acl.mode.is_active() {
+        let state = space.access.state(space).await.ok()?;
+        let reader = space
+            .registry
+            .lock()
+            .by_id(&requester.header.session_id)?
+            .reader()
+            .cloned();
+        if !acl::may_read(server, space.id(), &state, reader.as_ref()) {
+            return None;
+        }
+    }
+    PreparedView::prepare(server, space, identity, watches.queries()).await
 }
 
 /// A look at the raw watches, for requests that name nothing must not wait for leases (SRV-606).
@@ -117,7 +148,12 @@ struct Job {
 }
 
 impl Job {
-    fn run(&self, engine: &Engine, watches: &[Value]) -> Result<Answer, WireError> {
+    fn run(
+        &self,
+        engine: &Engine,
+        watches: &[Value],
+        prepared: Option<PreparedView>,
+    ) -> Result<Answer, WireError> {
         let space = &self.requester.open.space;
         let (slot, standing, reader_of) = {
             let registry = space.registry.lock();
@@ -153,7 +189,7 @@ impl Job {
             .snapshot(|reader| {
                 let pass = Pass::new(&self.server, space, reader, &self.elsewhere)?;
                 match self.change {
-                    Change::Set => self.replace(&pass, slot, all),
+                    Change::Set => self.replace(&pass, slot, all, prepared),
                     Change::Add => self.extend(&pass, slot, all, &new),
                 }
             })
@@ -191,9 +227,18 @@ impl Job {
     }
 
     /// Full, not a diff: the client rebuilds from it (SRV-501).
-    fn replace(&self, pass: &Pass<'_>, slot: Slot, all: WatchSet) -> Result<Answer, ServerError> {
+    fn replace(
+        &self,
+        pass: &Pass<'_>,
+        slot: Slot,
+        all: WatchSet,
+        prepared: Option<PreparedView>,
+    ) -> Result<Answer, ServerError> {
         let subject = self.subject(slot)?;
-        let view = FullView::evaluate(pass.reader, pass.space, &subject.identity, &all.queries())?;
+        let view = match prepared.and_then(|prepared| prepared.bring_current(pass.reader, pass.head)) {
+            Some(view) => view,
+            None => FullView::evaluate(pass.reader, pass.space, &subject.identity, &all.queries())?,
+        };
         let applicable = self.applicable(pass, &subject)?;
         let mut upserts = Vec::new();
         let mut entities: FxHashMap<InstanceKey, Held> = FxHashMap::default();

@@ -453,3 +453,61 @@ async fn srv_1101_health_stats_and_meta() {
     assert_eq!(stats["servingLoop"]["push"]["mixedFlushes"], 0);
     assert_eq!(stats["memory"]["sessions"], 1);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn srv_525_a_list_evaluated_beside_the_turn_misses_no_commit() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut config = config();
+    config.stores = Stores::Files(StoreRoot::configured(directory.path()).expect("usable"));
+    config.durability = memory_engine::Durability::Normal;
+    config.flush = FlushTiming::Timed;
+    let running = Running::production(config).await;
+    let mut writer = open(&running, "w", "did:key:w").await;
+    let mut reader = open(&running, "r", "did:key:r").await;
+    let ids: Vec<String> = (0..20).map(|n| format!("of:{n}")).collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    let writing = tokio::spawn(async move {
+        for n in 1..=200u64 {
+            writer
+                .send(&set("w", n, &format!("of:{}", n % 20), &json!(n)))
+                .await;
+        }
+        let mut verdicts = 0;
+        while verdicts < 200 {
+            verdicts += u32::from(json(&writer.recv().await)["type"] == "response");
+        }
+    });
+    let mut known = std::collections::BTreeMap::new();
+    let take = |sync: &Json, known: &mut std::collections::BTreeMap<String, Json>| {
+        for upsert in sync["upserts"].as_array().into_iter().flatten() {
+            known.insert(
+                upsert["id"].as_str().expect("an id").to_owned(),
+                upsert["doc"]["value"].clone(),
+            );
+        }
+    };
+    for _ in 0..20 {
+        reader.send(&watch("r", &ids)).await;
+        loop {
+            let message = json(&reader.recv().await);
+            if message["type"] == "response" {
+                take(&message["ok"]["sync"], &mut known);
+                break;
+            }
+            take(&message["effect"], &mut known);
+        }
+    }
+    writing.await.expect("all verdicts");
+    running.server.idle().await.expect("settles");
+    reader.send("probe").await;
+    loop {
+        let message = json(&reader.recv().await);
+        if message["type"] == "response" {
+            break;
+        }
+        take(&message["effect"], &mut known);
+    }
+    for n in 181..=200u64 {
+        assert_eq!(known[&format!("of:{}", n % 20)], json!(n), "of:{}", n % 20);
+    }
+}
