@@ -29,8 +29,8 @@ use crate::lease_keeper::LeaseKeeper;
 use crate::statistics::Statistics;
 use crate::wakeup::Wakeup;
 use crate::wave::{
-    ConfirmedRead, Disposition, ForeignPosture, Outcome, PendingRead, RunRecord, SealRefusal, SealRequest,
-    SpaceWrites, Wave, check_append,
+    ConfirmedRead, ContributionIx, Disposition, ForeignPosture, Outcome, PendingRead, RunRecord, SealRefusal,
+    SealRequest, SpaceWrites, Wave, check_append,
 };
 
 type Verdict = Promise<Result<SealedVerdict, String>>;
@@ -119,13 +119,17 @@ impl Layers {
             .0
             .into_iter()
             .zip(&outcome.dispositions)
-            .partition(|(_, disposition)| matches!(disposition, Disposition::Committed { .. }));
+            .enumerate()
+            .partition(|(_, (_, disposition))| matches!(disposition, Disposition::Committed { .. }));
         let mut settled = Vec::new();
-        for (sealed, disposition) in landed.into_iter().chain(rest) {
+        for (ix, (sealed, disposition)) in landed.into_iter().chain(rest) {
             for layer in sealed.layers {
-                layer
-                    .verdict
-                    .settle(Ok(verdict(home, &layer.space, *disposition, outcome)));
+                let seq = if layer.space == *home {
+                    outcome.seq
+                } else {
+                    foreign_seq(outcome, ix, &layer.space)
+                };
+                layer.verdict.settle(Ok(verdict(*disposition, seq)));
                 settled.push(layer.settled);
             }
         }
@@ -140,33 +144,29 @@ impl Layers {
     }
 }
 
-fn verdict(home: &SpaceId, space: &SpaceId, disposition: Disposition, outcome: &Outcome) -> SealedVerdict {
-    let elsewhere = || {
-        outcome
-            .foreign
-            .iter()
-            .find(|landing| landing.space == *space)
-            .map(|landing| landing.seq)
-    };
-    match disposition {
-        Disposition::Committed { seq } => match if space == home {
-            outcome.seq
-        } else {
-            elsewhere().or(seq)
-        } {
-            Some(seq) => SealedVerdict::Committed { seq },
-            None => SealedVerdict::Withdrawn {
-                message: "nothing of it needed a commit".to_owned(),
-                superseded: true,
-            },
+/// As which commit a contribution's part for another space landed (SS-723).
+fn foreign_seq(outcome: &Outcome, ix: ContributionIx, space: &SpaceId) -> Option<Seq> {
+    let landing = outcome
+        .foreign
+        .iter()
+        .find(|l| l.space == *space && l.contributions.contains(&ix))?;
+    Some(landing.seq)
+}
+
+fn verdict(disposition: Disposition, seq: Option<Seq>) -> SealedVerdict {
+    match (disposition, seq) {
+        (Disposition::Committed { .. }, Some(seq)) => SealedVerdict::Committed { seq },
+        (Disposition::Committed { .. }, None) => SealedVerdict::Withdrawn {
+            message: "nothing of it needed a commit".to_owned(),
+            superseded: true,
         },
         // What was kept is in the store and comes back as a frame; half a layer would be a lie.
-        Disposition::PartiallyDropped { .. } => SealedVerdict::Withdrawn {
+        (Disposition::PartiallyDropped { .. }, _) => SealedVerdict::Withdrawn {
             message: "superseded in part".to_owned(),
             superseded: true,
         },
-        Disposition::Requeued => withdrawn("requeued"),
-        Disposition::Dropped => withdrawn("superseded"),
+        (Disposition::Requeued, _) => withdrawn("requeued"),
+        (Disposition::Dropped, _) => withdrawn("superseded"),
     }
 }
 

@@ -49,8 +49,8 @@ pub(crate) struct EventDesk {
     notices: RefCell<Vec<EventNotice>>,
     /// Wall instant of the first deferral since the last scan (SS-818).
     deferred_at: Cell<Option<i64>>,
-    /// Waves in which an event's foreign batch failed (SS-721).
-    foreign_failures: RefCell<BTreeMap<EventId, u32>>,
+    /// Waves that came to nothing although they held the event (SS-721).
+    refusals: RefCell<BTreeMap<EventId, u32>>,
     attempts: u32,
     time: HostTime,
     wakeup: Rc<Wakeup>,
@@ -67,7 +67,7 @@ impl EventDesk {
             guards,
             notices: RefCell::default(),
             deferred_at: Cell::new(None),
-            foreign_failures: RefCell::default(),
+            refusals: RefCell::default(),
             attempts: settings.event_deferrals,
             time,
             wakeup,
@@ -152,9 +152,9 @@ impl EventDesk {
         self.deferred_at.get().map(|at| at.saturating_add(wait))
     }
 
-    /// The foreign batches of these events failed and their wave with them.
-    pub(crate) fn note_foreign_failures(&self, events: &[EventId]) {
-        let mut failures = self.foreign_failures.borrow_mut();
+    /// A wave with these events was refused as a whole, or their part of it was.
+    pub(crate) fn note_refusals(&self, events: &[EventId]) {
+        let mut failures = self.refusals.borrow_mut();
         for event in events {
             *failures.entry(event.clone()).or_insert(0) += 1;
         }
@@ -165,7 +165,7 @@ impl EventDesk {
         let mut guards = self.guards.borrow_mut();
         guards.committed(committed);
         guards.requeued(requeued);
-        let mut failures = self.foreign_failures.borrow_mut();
+        let mut failures = self.refusals.borrow_mut();
         committed.iter().for_each(|event| {
             failures.remove(event);
         });
@@ -176,13 +176,6 @@ impl EventDesk {
 struct PendingStream {
     pending: PendingStreamEvents,
     stored: Value,
-}
-
-/// What a drain found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Drained {
-    /// Entries queued to the scheduler.
-    pub(crate) queued: u64,
 }
 
 /// Drains one space's streams.
@@ -214,18 +207,19 @@ impl EventDrain {
         }
     }
 
-    /// SS-810, for every stream with pending entries.
-    pub(crate) async fn drain(&self) -> Result<Drained, EngineError> {
+    /// SS-810, for every stream with pending entries, until `most` entries are queued to the scheduler. Answers how
+    /// many were.
+    pub(crate) async fn drain(&self, most: u64) -> Result<u64, EngineError> {
         self.desk.deferred_at.set(None);
-        let mut drained = Drained::default();
+        let mut queued = 0;
         for stream in self.pending_streams().await? {
-            drained.queued += self.drain_stream(&stream).await;
+            queued += self.drain_stream(&stream, most - queued).await;
         }
         self.statistics.update(|s| {
-            s.events.processed += drained.queued;
-            s.events.coalesced_per_wave_max = s.events.coalesced_per_wave_max.max(drained.queued);
+            s.events.processed += queued;
+            s.events.coalesced_per_wave_max = s.events.coalesced_per_wave_max.max(queued);
         });
-        Ok(drained)
+        Ok(queued)
     }
 
     async fn pending_streams(&self) -> Result<Vec<PendingStream>, EngineError> {
@@ -242,7 +236,10 @@ impl EventDrain {
             .await?
     }
 
-    async fn drain_stream(&self, stream: &PendingStream) -> u64 {
+    async fn drain_stream(&self, stream: &PendingStream, most: u64) -> u64 {
+        if most == 0 {
+            return 0;
+        }
         let sidecar = &stream.pending.id;
         let address = Address::document(self.home.clone(), sidecar.clone(), Scope::Space);
         let synced = self
@@ -260,6 +257,9 @@ impl EventDrain {
         entries.sort_by_key(|entry| entry.seq);
         let mut queued = 0;
         for entry in entries {
+            if queued == most {
+                break;
+            }
             let Some(reference) = locate(&stream.stored, sidecar, &entry) else {
                 continue;
             };
@@ -348,11 +348,11 @@ impl EventDrain {
         }
     }
 
-    /// SS-721: an event whose foreign batch keeps failing ends as an error.
+    /// SS-721: an event whose consequences keep being refused ends as an error.
     fn gave_up(&self, entry: &StreamEntryRef) -> bool {
         let failures = self
             .desk
-            .foreign_failures
+            .refusals
             .borrow()
             .get(&entry.event_id)
             .copied()
@@ -360,7 +360,7 @@ impl EventDrain {
         if failures < self.desk.attempts || !self.desk.guards.borrow_mut().enter(entry_key(entry)) {
             return false;
         }
-        let text = format!("its writes into another space were refused in {failures} waves");
+        let text = format!("its consequences were refused in {failures} waves");
         self.desk.end(entry, Ending::Error(text));
         true
     }

@@ -2,7 +2,7 @@
 //! turn, so that no frame comes between a commit and the news of it. The only place in the process that makes wave
 //! commits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use memory_engine::lease::Tenure;
@@ -27,8 +27,10 @@ pub(crate) struct EngineSink<'a> {
     pub(crate) engine: &'a EngineHandle,
     pub(crate) lease: &'a LeaseKeeper,
     pub(crate) seen: SeenHeads,
-    /// Heads read in this step, for the pins of the batch.
-    pub(crate) heads: BTreeMap<InstanceId, Seq>,
+    /// Heads read ahead, good until the store has judged a batch.
+    pub(crate) ahead: BTreeMap<InstanceId, Seq>,
+    /// Documents whose heads were asked for: those the batch may write.
+    pub(crate) asked: BTreeSet<InstanceId>,
     /// Stores of the foreign spaces, opened before the step (SS-562).
     pub(crate) foreign: BTreeMap<SpaceId, EngineHandle>,
     /// Events whose entries the landed batch introduced without marking them: they are still to be drained.
@@ -36,13 +38,35 @@ pub(crate) struct EngineSink<'a> {
 }
 
 impl EngineSink<'_> {
+    /// Reads the heads of what the wave writes in one go.
+    pub(crate) async fn read_ahead(&mut self, instances: Vec<InstanceId>) {
+        let heads = self
+            .engine
+            .read(move |reader| {
+                let branch = BranchName::default();
+                let head =
+                    |instance: InstanceId| Ok((instance.clone(), reader.doc_head(&instance, &branch)?));
+                instances
+                    .into_iter()
+                    .map(head)
+                    .collect::<Result<BTreeMap<InstanceId, Seq>, EngineError>>()
+            })
+            .await
+            .and_then(|heads| heads);
+        match heads {
+            Ok(heads) => self.ahead = heads,
+            // Asked one by one they give the error to whoever needs the answer.
+            Err(error) => tracing::debug!(space = %self.space, %error, "heads not read ahead"),
+        }
+    }
+
     /// Home documents that a batch writes with the head their runs saw: the store must find exactly that one.
     fn pins(&self, batch: &HomeBatch) -> Vec<(InstanceId, Seq)> {
         let rebased = |instance: &InstanceId| batch.rebased_heads.iter().any(|(other, _)| other == instance);
         let mut pins = batch.rebased_heads.clone();
         pins.extend(
-            self.heads
-                .keys()
+            self.asked
+                .iter()
                 .filter(|instance| !rebased(instance))
                 .filter_map(|instance| Some((instance.clone(), self.seen.pin(instance)?))),
         );
@@ -206,14 +230,18 @@ impl WaveSink for EngineSink<'_> {
 
     /// The head, as far as it is news to the runs that wrote the document: one they stood on reads as never written.
     async fn head(&mut self, instance: &InstanceId) -> Result<Seq, String> {
-        let asked = instance.clone();
-        let head = self
-            .engine
-            .read(move |reader| reader.doc_head(&asked, &BranchName::default()))
-            .await
-            .and_then(|head| head)
-            .map_err(|error| error.to_string())?;
-        self.heads.insert(instance.clone(), head);
+        let head = match self.ahead.get(instance) {
+            Some(head) => *head,
+            None => {
+                let asked = instance.clone();
+                self.engine
+                    .read(move |reader| reader.doc_head(&asked, &BranchName::default()))
+                    .await
+                    .and_then(|head| head)
+                    .map_err(|error| error.to_string())?
+            }
+        };
+        self.asked.insert(instance.clone());
         Ok(if head <= self.seen.of(instance) {
             Seq(0)
         } else {
@@ -239,6 +267,8 @@ impl WaveSink for EngineSink<'_> {
     }
 
     async fn apply_home(&mut self, batch: &HomeBatch) -> Result<Seq, HomeRejection> {
+        // Whatever it answers, the next question wants to know anew.
+        self.ahead.clear();
         let seq = self.land(batch).await?;
         self.unmarked = unmarked(batch);
         Ok(seq)

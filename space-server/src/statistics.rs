@@ -84,8 +84,11 @@ pub struct ServingLoop {
     pub early_emit_refusals: u64,
     /// Demand arrivals at roots.
     pub demand_arrivals: u64,
-    /// Largest distance of a watermark behind its store's head.
+    /// Largest distance of an active space's watermark behind its store's head.
     pub watermark_lag: u64,
+    /// The distances it is the largest of.
+    #[serde(skip)]
+    lags: BTreeMap<SpaceId, u64>,
     /// Demand.
     pub demand: Demand,
     /// How long each authored input took to be covered.
@@ -305,6 +308,15 @@ impl ServingLoop {
             .derived_commits_by_space
             .entry(space.as_str().to_owned())
             .or_insert(0) += 1;
+    }
+
+    /// How far the watermark of an active space is behind its head; `None` once it is parked.
+    pub fn note_lag(&mut self, space: &SpaceId, lag: Option<u64>) {
+        match lag {
+            Some(lag) => self.lags.insert(space.clone(), lag),
+            None => self.lags.remove(space),
+        };
+        self.watermark_lag = self.lags.values().copied().max().unwrap_or(0);
     }
 
     /// Records an advance at quiescence.

@@ -1,11 +1,11 @@
 //! One cycle (SS-550): drain what came, settle what it caused, decide what may be promised, land the wave. The order
 //! of the steps is load-bearing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use memory_wire::commit_meta::CommitClass;
 use memory_wire::well_known::{EFFECTS_DOCUMENT, WATERMARK_DOCUMENT};
-use memory_wire::{EntityId, EventId, Scope, Seq, SpaceId};
+use memory_wire::{EntityId, EventId, InstanceId, Scope, Seq, SpaceId};
 use runner::address::{Address, path};
 use runner::error::RunnerError;
 use runner::serving_runtime::ServingRuntime;
@@ -15,10 +15,11 @@ use super::settle::Settled;
 use super::{ParkReason, SpaceLoop};
 use crate::destination::OpenWave;
 use crate::error::ServingError;
+use crate::lease_keeper::Renewal;
 use crate::outbox::Outbox;
 use crate::sink::EngineSink;
 use crate::watermark::{Advance, Arrival};
-use crate::wave::{Aborted, Disposition, Outcome};
+use crate::wave::{Aborted, Disposition, Outcome, written_instance};
 
 /// The action that writes the watermark document.
 const WATERMARK_ACTION: &str = "server-execution/watermark";
@@ -38,10 +39,13 @@ impl SpaceLoop {
         let input = self.drain_feed();
         if std::mem::take(&mut self.scan_owed) {
             self.catch_up().await?;
-            self.events
-                .drain()
+            let most = if self.refused_waves > 0 { 1 } else { u64::MAX };
+            let queued = self
+                .events
+                .drain(most)
                 .await
                 .map_err(|source| self.store_error(source))?;
+            self.scan_owed |= queued == most;
         }
         let settled = self.settle(input).await?;
         match settled {
@@ -162,22 +166,36 @@ impl SpaceLoop {
             engine: &engine,
             lease: &lease,
             seen,
-            heads: BTreeMap::new(),
+            ahead: BTreeMap::new(),
+            asked: BTreeSet::new(),
             foreign,
             unmarked: false,
         };
+        sink.read_ahead(facts.home_documents.clone()).await;
         let outcome = wave.commit(&mut sink, Some(carried), &unreachable).await;
         self.scan_owed |= sink.unmarked;
         let settled = layers.settle(&self.id, &outcome);
         self.runtime.wait_on(settled).await;
         self.note_outcome(&facts, &outcome).await?;
         match outcome.aborted {
-            None => {}
+            None => {
+                self.refused_waves = 0;
+                let unreachable = facts
+                    .foreign_spaces
+                    .iter()
+                    .any(|space| unreachable.contains(space));
+                if unreachable {
+                    self.events.desk.note_refusals(&facts.foreign_events);
+                }
+            }
             Some(Aborted::LeaseLost) => return Ok(Some(ParkReason::LeaseLostAbort)),
-            // What it withdrew is marked clean in the runtime and would never come again.
-            Some(Aborted::Rejected) => return Ok(Some(ParkReason::LoopFailed)),
+            Some(Aborted::Rejected) => {
+                if let Some(reason) = self.note_rejected(&facts, &outcome).await? {
+                    return Ok(Some(reason));
+                }
+            }
             Some(Aborted::ForeignCommitFailed) => {
-                self.events.desk.note_foreign_failures(&facts.foreign_events);
+                self.events.desk.note_refusals(&facts.foreign_events);
                 facts.rearm_derivations(&self.runtime, &outcome);
             }
         }
@@ -185,6 +203,33 @@ impl SpaceLoop {
             self.note_landed(seq, &facts, &outcome, advance);
         }
         self.deliver_outbox().await?;
+        Ok(None)
+    }
+
+    /// The store refused a wave as a whole. Either the lease is gone, which the store knows first, or something in it
+    /// can never land: its events come again one at a time, until the one that cannot is known and ends as an error.
+    async fn note_rejected(
+        &mut self,
+        facts: &WaveFacts,
+        outcome: &Outcome,
+    ) -> Result<Option<ParkReason>, ServingError> {
+        match self
+            .lease
+            .renew()
+            .await
+            .map_err(|source| self.store_error(source))?
+        {
+            Renewal::Kept => {}
+            Renewal::Regained => return Ok(Some(ParkReason::LeaseLostAbort)),
+            Renewal::Lost => return Ok(Some(ParkReason::LeaseLost)),
+        }
+        if outcome.requeued_events.is_empty() {
+            // No event to blame; what it withdrew is marked clean in the runtime and would never come again.
+            return Ok(Some(ParkReason::LoopFailed));
+        }
+        self.refused_waves += 1;
+        self.events.desk.note_refusals(&outcome.requeued_events);
+        facts.rearm_derivations(&self.runtime, outcome);
         Ok(None)
     }
 
@@ -289,6 +334,8 @@ struct WaveFacts {
     foreign_spaces: Vec<SpaceId>,
     /// Events whose contributions write there.
     foreign_events: Vec<EventId>,
+    /// Home documents it writes, each once.
+    home_documents: Vec<InstanceId>,
 }
 
 impl WaveFacts {
@@ -308,6 +355,7 @@ impl WaveFacts {
             appends: contributions.iter().any(|c| !c.appends.is_empty()),
             foreign_spaces: Vec::new(),
             foreign_events: Vec::new(),
+            home_documents: Vec::new(),
         };
         for contribution in contributions {
             for writes in contribution.writes.iter().filter(|writes| writes.space != *home) {
@@ -318,6 +366,18 @@ impl WaveFacts {
             }
         }
         facts.foreign_events.dedup();
+        let written: BTreeSet<InstanceId> = contributions
+            .iter()
+            .filter_map(|contribution| Some((contribution, contribution.writes_to(home)?)))
+            .flat_map(|(contribution, writes)| {
+                let resolution = &contribution.run.resolution;
+                writes
+                    .operations
+                    .iter()
+                    .filter_map(|operation| written_instance(operation, resolution).ok().flatten())
+            })
+            .collect();
+        facts.home_documents = written.into_iter().collect();
         facts
     }
 

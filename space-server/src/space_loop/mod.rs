@@ -51,6 +51,8 @@ pub(crate) struct SpaceLoop {
     pub(crate) feed: VecDeque<AdmittedCommit>,
     /// Streams may hold pending entries (SS-810).
     pub(crate) scan_owed: bool,
+    /// Waves in a row that the store refused as a whole.
+    pub(crate) refused_waves: u32,
     /// The host wants the space parked.
     pub(crate) closing: bool,
     /// Some wave landed.
@@ -71,6 +73,12 @@ impl SpaceLoop {
                     break ParkReason::LoopFailed;
                 }
             }
+            let lag = self
+                .watermark
+                .input_head()
+                .0
+                .saturating_sub(self.watermark.current().0);
+            self.shared.statistics.update(|s| s.note_lag(&self.id, Some(lag)));
             if self.has_work() {
                 // Other loops live on this thread.
                 tokio::task::yield_now().await;

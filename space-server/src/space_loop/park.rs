@@ -68,9 +68,10 @@ impl SpaceLoop {
             // It expires by itself.
             tracing::warn!(space = %self.id, %error, "lease not released");
         }
-        self.shared
-            .statistics
-            .update(|s| s.active_spaces = s.active_spaces.saturating_sub(1));
+        self.shared.statistics.update(|s| {
+            s.active_spaces = s.active_spaces.saturating_sub(1);
+            s.note_lag(&self.id, None);
+        });
         Ended {
             reason,
             committed: self.committed,

@@ -56,6 +56,8 @@ pub struct ForeignLanding {
     pub writes: Vec<InstanceId>,
     /// Events of the contributions it carried (for the bounded replay of SS-721).
     pub events: Vec<EventId>,
+    /// The contributions it carried: they settle with its seq (SS-723).
+    pub contributions: Vec<ContributionIx>,
 }
 
 /// Result of a commit step.
@@ -181,6 +183,7 @@ impl Wave {
                         .iter()
                         .filter_map(|ix| self.contributions[*ix].run.event_id.clone())
                         .collect(),
+                    contributions: batch.contributions,
                 }),
                 Err(failure) => {
                     tracing::warn!(space = %batch.space, %failure, "foreign batch refused; home withheld");
@@ -314,11 +317,10 @@ impl Wave {
         if contribution.writes.iter().any(|w| w.space == self.home) || contribution.writes.is_empty() {
             return home;
         }
-        contribution
-            .writes
+        foreign
             .iter()
-            .find_map(|w| foreign.iter().find(|f| f.space == w.space))
-            .map(|f| f.seq)
+            .find(|landing| landing.contributions.contains(&ix))
+            .map(|landing| landing.seq)
     }
 
     fn report_events(&self, outcome: &mut Outcome) {
