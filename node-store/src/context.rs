@@ -1,0 +1,103 @@
+//! Spaces in the node's store: naming a context again, and removing one whole. Facts: §11; page §1.
+
+use crate::column::Column;
+use crate::error::{Hex, Malformed, StoreError};
+use crate::id::{ApplicationId, ContextId, Hash};
+use crate::key::{self, Direction, Fragment, GenericScope, Key, KeyRange};
+use crate::layer::{LayerExt, ReadLayer, WriteLayer};
+use crate::transaction::Transaction;
+use crate::value;
+
+fn did_row(context: ContextId) -> key::Generic {
+    key::Generic {
+        scope: GenericScope::SPACE_DID,
+        fragment: Fragment::from(context),
+    }
+}
+
+/// Notes a space: its metadata, its counters and its DID, in one batch. One that is noted already keeps its rows.
+pub fn register_space<L: WriteLayer>(
+    layer: &mut L,
+    did: &str,
+    application: ApplicationId,
+) -> Result<ContextId, StoreError> {
+    let context_id = ContextId::of_space(did);
+    if layer.has(
+        key::ContextMeta::COLUMN,
+        &key::ContextMeta { context_id }.to_bytes(),
+    )? {
+        return Ok(context_id);
+    }
+    let meta = value::ContextMeta {
+        application,
+        root_hash: Hash::ZERO,
+        dag_heads: Vec::new(),
+        service_name: None,
+    };
+    let counters = value::ContextConfig {
+        application_revision: 0,
+        members_revision: 0,
+    };
+    let mut batch = crate::batch::StoreBatch::over(layer);
+    batch.put(&key::ContextMeta { context_id }, &meta)?;
+    batch.put(&key::ContextConfig { context_id }, &counters)?;
+    batch.put(&did_row(context_id), &did.as_bytes().to_vec())?;
+    batch.commit()?;
+    Ok(context_id)
+}
+
+/// The DID of a context, if it was noted here.
+pub fn space_did<L: ReadLayer>(layer: &L, context_id: ContextId) -> Result<Option<String>, StoreError> {
+    let row = did_row(context_id);
+    let Some(bytes) = layer.handle().get(&row)? else {
+        return Ok(None);
+    };
+    let length = bytes.len();
+    let did = String::from_utf8(bytes)
+        .ok()
+        .filter(|did| ContextId::of_space(did) == context_id);
+    did.map(Some).ok_or_else(|| StoreError::UndecodableValue {
+        column: Column::Generic,
+        family: key::Generic::NAME,
+        key: Hex(row.to_bytes().to_vec()),
+        length,
+        cause: Malformed::new("expected the DID that the key is the hash of"),
+    })
+}
+
+/// Columns whose rows begin with the context that they belong to. Deltas and operations are history and stay.
+const OWNED: &[Column] = &[
+    Column::Meta,
+    Column::Config,
+    Column::Identity,
+    Column::State,
+    Column::PrivateState,
+    Column::ContextLocal,
+    Column::SortedIndex,
+    Column::SortedIndexMeta,
+    Column::ContextMigrationFailed,
+    Column::ContextExecutingBlob,
+    Column::ContextActivatedBlob,
+    Column::ContextActivatedStateVersion,
+    Column::ContextResyncRequested,
+];
+
+/// Removes a context with everything that is only of use with it, private rows, index and markers included, in one batch.
+/// Its history of deltas and operations stays.
+pub fn delete_context<L: WriteLayer>(layer: &mut L, context_id: ContextId) -> Result<(), StoreError> {
+    let mut removals = Transaction::new();
+    let own = KeyRange::prefix(context_id.as_bytes());
+    let buffered = key::AbsorbBuffer::owner_range(&context_id);
+    for (column, range) in OWNED
+        .iter()
+        .map(|column| (*column, &own))
+        .chain([(Column::AbsorbBuffer, &buffered)])
+    {
+        let mut rows = layer.range(column, range, Direction::Ascending)?;
+        while let Some(row) = rows.next()? {
+            removals.delete(column, row.key);
+        }
+    }
+    removals.delete(Column::Generic, did_row(context_id).to_bytes().as_slice());
+    layer.apply(&removals)
+}

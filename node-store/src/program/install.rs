@@ -1,0 +1,205 @@
+//! Installing a program: code into blobs, then one batch for counts, row, pins and the note of what was replaced.
+//! Rules: NODE-30, NODE-31, NODE-35.
+
+use std::io::Read;
+
+use super::{Programs, Rows, archive_key, owned_blobs};
+use crate::blob::ReferenceChange;
+use crate::error::StoreError;
+use crate::id::{ApplicationId, BlobId, ContextId};
+use crate::key;
+use crate::markers::Markers;
+use crate::value::{self, ApplicationMeta, Bytes, Service};
+
+/// A program as delivered. The id does not change between versions, so that a newer one is installed in place.
+pub struct Bundle<'c> {
+    /// The program.
+    pub application_id: ApplicationId,
+    /// Package name.
+    pub package: String,
+    /// Package version.
+    pub version: String,
+    /// Where it came from.
+    pub source: String,
+    /// Who signed it.
+    pub signer_id: String,
+    /// The installer's own note.
+    pub metadata: Vec<u8>,
+    /// Version of the state layout that the code works on.
+    pub state_version: u32,
+    /// The code.
+    pub code: Box<dyn Read + 'c>,
+    /// Services' code, where the program has several.
+    pub services: Vec<ServiceCode<'c>>,
+}
+
+/// One service of a program as delivered.
+pub struct ServiceCode<'c> {
+    /// Its name.
+    pub name: String,
+    /// Its code.
+    pub code: Box<dyn Read + 'c>,
+}
+
+/// What an installation did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InstallOutcome {
+    /// The code now named by the program's row.
+    pub code: BlobId,
+    /// The code that was replaced, if any.
+    pub replaced: Option<BlobId>,
+    /// Contexts that go on running the replaced code until they are upgraded.
+    pub pinned: Vec<ContextId>,
+}
+
+impl Programs {
+    /// Installs a program, or a newer version of one in place. In one batch: the blobs' counts, the program's row, what it
+    /// replaced, and a pin for every context that ran the replaced code, so that none runs new code on old state. An older
+    /// state version than the installed one is refused.
+    pub fn install(&self, bundle: Bundle<'_>) -> Result<InstallOutcome, StoreError> {
+        let application_id = bundle.application_id;
+        let staged = self.blobs.stage(bundle.code)?;
+        let (code, size) = (staged.id(), staged.size());
+        let mut stages = vec![staged];
+        let mut services = Vec::with_capacity(bundle.services.len());
+        for service in bundle.services {
+            let staged = self.blobs.stage(service.code)?;
+            services.push(Service {
+                name: service.name,
+                bytecode: staged.id(),
+                compiled: BlobId::ZERO,
+            });
+            stages.push(staged);
+        }
+        let meta = ApplicationMeta {
+            bytecode: code,
+            size,
+            source: bundle.source,
+            metadata: Bytes(bundle.metadata),
+            compiled: BlobId::ZERO,
+            package: bundle.package,
+            version: bundle.version,
+            signer_id: bundle.signer_id,
+            services,
+            state_version: bundle.state_version,
+        };
+
+        let (mut rows, mut change) = (Rows::new(), ReferenceChange::new());
+        // One owner a distinct blob: the row. Identical parts of a bundle are one blob and stay staged once.
+        let mut wanted = owned_blobs(&meta);
+        for staged in stages {
+            if wanted.remove(&staged.id()) {
+                change = change.add(staged);
+            }
+        }
+        let mut outcome = InstallOutcome {
+            code,
+            replaced: None,
+            pinned: Vec::new(),
+        };
+        if let Some(old) = self.get(application_id)? {
+            if meta.state_version < old.state_version {
+                return Err(StoreError::Downgrade {
+                    application: application_id,
+                    offered: meta.state_version,
+                    current: old.state_version,
+                });
+            }
+            if old.bytecode == code {
+                for blob in owned_blobs(&old) {
+                    change = change.release(blob);
+                }
+            } else {
+                outcome.replaced = Some(old.bytecode);
+                change = self.replace(&mut rows, change, application_id, &old, code, &mut outcome.pinned)?;
+            }
+        }
+        rows.put(&key::ApplicationMeta { application_id }, &meta)?;
+        self.blobs.settle(change.with(&rows.0))?;
+        tracing::info!(application = %application_id, code = %code, pinned = outcome.pinned.len(), "program installed");
+        Ok(outcome)
+    }
+
+    /// Rows of an in-place replacement: the note of what was replaced first, then the pins.
+    fn replace(
+        &self,
+        rows: &mut Rows,
+        mut change: ReferenceChange,
+        application_id: ApplicationId,
+        old: &ApplicationMeta,
+        code: BlobId,
+        pinned: &mut Vec<ContextId>,
+    ) -> Result<ReferenceChange, StoreError> {
+        let note = value::ApplicationPreviousBlob {
+            bytecode: old.bytecode,
+        };
+        rows.put(&key::ApplicationPreviousBlob { application_id }, &note)?;
+        rows.archive(old)?;
+        let contexts = self.contexts_of(application_id)?;
+        for (context_id, markers) in &contexts {
+            let key = key::ContextExecutingBlob {
+                context_id: *context_id,
+            };
+            if markers.activated == Some(code) {
+                // Its state is of this code already.
+                rows.delete(&key);
+            } else if markers.executing.is_none() {
+                rows.put(&key, &value::ContextExecutingBlob { blob: old.bytecode })?;
+                pinned.push(*context_id);
+            }
+        }
+        // Code that came back is named by the row again and needs no archive; its archived owner goes.
+        if let Some(same) = self.superseded(code)? {
+            rows.delete(&archive_key(code));
+            for blob in owned_blobs(&same) {
+                change = change.release(blob);
+            }
+        }
+        let earlier = self
+            .previous_of(application_id)?
+            .filter(|earlier| *earlier != old.bytecode && *earlier != code);
+        match earlier {
+            Some(earlier) if !is_pinned(&contexts, earlier) => self.forget(rows, change, earlier),
+            _ => Ok(change),
+        }
+    }
+
+    pub(super) fn previous_of(&self, application_id: ApplicationId) -> Result<Option<BlobId>, StoreError> {
+        use crate::layer::LayerExt;
+        let row = (&self.store)
+            .handle()
+            .get(&key::ApplicationPreviousBlob { application_id })?;
+        Ok(row.map(|row| row.bytecode))
+    }
+
+    /// Drops superseded code that nothing names any more.
+    pub(super) fn forget(
+        &self,
+        rows: &mut Rows,
+        mut change: ReferenceChange,
+        code: BlobId,
+    ) -> Result<ReferenceChange, StoreError> {
+        if let Some(meta) = self.superseded(code)? {
+            rows.delete(&archive_key(code));
+            for blob in owned_blobs(&meta) {
+                change = change.release(blob);
+            }
+        }
+        Ok(change)
+    }
+}
+
+pub(super) fn is_pinned(contexts: &[(ContextId, Markers)], code: BlobId) -> bool {
+    contexts
+        .iter()
+        .any(|(_, markers)| markers.executing == Some(code))
+}
+
+impl std::fmt::Debug for Bundle<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bundle")
+            .field("application_id", &self.application_id)
+            .field("version", &self.version)
+            .finish_non_exhaustive()
+    }
+}

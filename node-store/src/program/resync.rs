@@ -1,0 +1,161 @@
+//! Full replacement of a context's state, on an operator's word. Rule: NODE-33.
+
+use super::{Programs, Rows};
+use crate::column::Column;
+use crate::error::{Hex, StoreError};
+use crate::id::{BlobId, ContextId, DeltaId, EntityId, Hash, StateKey};
+use crate::key::Direction;
+use crate::key::{self, Key, KeyRange, StateRow};
+use crate::layer::{LayerExt, ReadLayer, WriteLayer};
+use crate::markers::Markers;
+use crate::value::{self, EntityIndex};
+
+/// A whole state, as received from another node.
+#[derive(Clone, Debug)]
+pub struct ReceivedState {
+    /// All rows of shared state.
+    pub rows: Vec<(StateKey, Vec<u8>)>,
+    /// The root that the sender claims for them.
+    pub root_hash: Hash,
+    /// The deltas that the state includes.
+    pub dag_heads: Vec<DeltaId>,
+    /// The code whose layout the rows have, where the sender says so.
+    pub code: Option<BlobId>,
+}
+
+impl Programs {
+    /// Admits a full replacement. A context with history of its own is refused unless forced, because its history would be
+    /// lost.
+    pub fn request_resync(&self, context_id: ContextId, force: bool) -> Result<(), StoreError> {
+        let meta = (&self.store)
+            .handle()
+            .get(&key::ContextMeta { context_id })?
+            .ok_or(StoreError::UnknownContext(context_id))?;
+        if !meta.dag_heads.is_empty() && !force {
+            let reason = "it has history of its own; force to give that up";
+            return Err(StoreError::ResyncRefused {
+                context: context_id,
+                reason,
+            });
+        }
+        let mut rows = Rows::new();
+        rows.put(&key::ContextResyncRequested { context_id }, &())?;
+        self.store.clone().apply(&rows.0)
+    }
+
+    /// Withdraws a request that cannot be served.
+    pub fn cancel_resync(&self, context_id: ContextId) -> Result<(), StoreError> {
+        let mut rows = Rows::new();
+        rows.delete(&key::ContextResyncRequested { context_id });
+        self.store.clone().apply(&rows.0)
+    }
+
+    /// Puts a received state in the place of the old one, in one batch: request and failure gone, rows replaced, index
+    /// rows dropped, root and heads set, and the code activated that the rows are of. False, with nothing done, if nobody
+    /// asked for it. A state that does not hash to its claimed root is refused.
+    pub fn settle_resync(&self, context_id: ContextId, received: ReceivedState) -> Result<bool, StoreError> {
+        let handle = (&self.store).handle();
+        if !handle.has(&key::ContextResyncRequested { context_id })? {
+            return Ok(false);
+        }
+        let meta = handle
+            .get(&key::ContextMeta { context_id })?
+            .ok_or(StoreError::UnknownContext(context_id))?;
+        let found = root_of(context_id, &received)?;
+        if found != received.root_hash {
+            return Err(StoreError::SnapshotRoot {
+                context: context_id,
+                found,
+                claimed: received.root_hash,
+            });
+        }
+        let markers = Markers::read(&self.store, context_id)?;
+        let mut rows = Rows::new();
+        rows.delete(&key::ContextResyncRequested { context_id });
+        rows.delete(&key::ContextMigrationFailed { context_id });
+        for column in [Column::State, Column::SortedIndex, Column::SortedIndexMeta] {
+            let mut old = self.store.range(
+                column,
+                &KeyRange::prefix(context_id.as_bytes()),
+                Direction::Ascending,
+            )?;
+            while let Some(row) = old.next()? {
+                rows.0.delete(column, row.key);
+            }
+        }
+        for (state_key, value) in received.rows {
+            rows.put(
+                &key::ContextState {
+                    context_id,
+                    state_key,
+                },
+                &value,
+            )?;
+        }
+        let meta = value::ContextMeta {
+            root_hash: received.root_hash,
+            dag_heads: received.dag_heads,
+            ..meta
+        };
+        rows.put(&key::ContextMeta { context_id }, &meta)?;
+        if let Some(blob) = received.code.or(markers.target()) {
+            rows.put(
+                &key::ContextActivatedBlob { context_id },
+                &value::ContextActivatedBlob { blob },
+            )?;
+            let executing = key::ContextExecutingBlob { context_id };
+            // The state is of that code now, so that code must run on it.
+            if markers.installed == Some(blob) {
+                rows.delete(&executing);
+            } else {
+                rows.put(&executing, &value::ContextExecutingBlob { blob })?;
+            }
+            match self.state_version_of(meta.application, blob)? {
+                Some(state_version) => rows.put(
+                    &key::ContextActivatedStateVersion { context_id },
+                    &value::ContextActivatedStateVersion { state_version },
+                )?,
+                None => rows.delete(&key::ContextActivatedStateVersion { context_id }),
+            }
+        }
+        self.store.clone().apply(&rows.0)?;
+        self.store.flush()?;
+        tracing::info!(context = %context_id, "state replaced");
+        Ok(true)
+    }
+
+    fn state_version_of(
+        &self,
+        application: crate::id::ApplicationId,
+        code: BlobId,
+    ) -> Result<Option<u32>, StoreError> {
+        let installed = self.get(application)?.filter(|meta| meta.bytecode == code);
+        let meta = match installed {
+            Some(meta) => Some(meta),
+            None => self.superseded(code)?,
+        };
+        Ok(meta.map(|meta| meta.state_version))
+    }
+}
+
+/// The root that received rows really have: the full hash of the root entity's index row, zero if there is none.
+fn root_of(context_id: ContextId, received: &ReceivedState) -> Result<Hash, StoreError> {
+    let root = StateRow::Index.key(EntityId::from(context_id));
+    let Some((_, bytes)) = received.rows.iter().find(|(key, _)| *key == root) else {
+        return Ok(Hash::ZERO);
+    };
+    let undecodable = |cause| StoreError::UndecodableValue {
+        column: Column::State,
+        family: "EntityIndex",
+        key: Hex(key::ContextState {
+            context_id,
+            state_key: root,
+        }
+        .to_bytes()
+        .to_vec()),
+        length: bytes.len(),
+        cause,
+    };
+    let index = EntityIndex::decode(bytes).map_err(undecodable)?;
+    index.compute_full_hash().map_err(undecodable)
+}
