@@ -36,7 +36,7 @@ impl Server {
         }
     }
 
-    /// Flushes the given spaces, or all, until none of them is dirty (SRV-438).
+    /// Flushes the given spaces, or all, until none of them is dirty and every frame is queued (SRV-438).
     pub(crate) async fn flush_spaces(
         self: &Arc<Server>,
         spaces: Option<&[SpaceId]>,
@@ -46,7 +46,7 @@ impl Server {
             let mut dirty: Vec<Arc<Space>> = self
                 .open_spaces()
                 .into_iter()
-                .filter(|space| spaces.is_none_or(|wanted| wanted.contains(space.id())) && space.is_dirty())
+                .filter(|space| spaces.is_none_or(|wanted| wanted.contains(space.id())) && space.is_unsettled())
                 .collect();
             if dirty.is_empty() || outcome.is_err() {
                 return outcome;
@@ -61,7 +61,8 @@ impl Server {
 
     /// Waits for the turns queued by now, then flushes everything (SRV-438, SRV-1305).
     pub(crate) async fn settle(self: &Arc<Server>) -> Result<(), ServerError> {
-        for space in self.open_spaces() {
+        // Where nobody is, nothing is owed, and asking would only wake a sleeping store.
+        for space in self.open_spaces().into_iter().filter(|space| space.is_attended()) {
             space.in_turn(|_| ()).await?;
         }
         self.flush_spaces(None).await
@@ -111,7 +112,7 @@ pub(crate) async fn flush_space(server: &Arc<Server>, space: &Arc<Space>) -> Res
         .await?
 }
 
-/// Gives a batch back if its pass does not come to an end (SRV-422, fault 5).
+/// The batch of a pass; given back if the pass does not come to an end, however it fails (SRV-422, fault 5).
 struct Batch<'a> {
     space: &'a Space,
     dirty: Option<DirtyBatch>,
@@ -119,9 +120,7 @@ struct Batch<'a> {
 
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
-        if let Some(dirty) = self.dirty.take() {
-            self.space.requeue(dirty);
-        }
+        self.space.end_pass(self.dirty.take());
     }
 }
 

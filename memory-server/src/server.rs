@@ -90,7 +90,8 @@ impl Server {
         Ok(server)
     }
 
-    /// The production routes: socket, health, statistics, meta, blobs.
+    /// The production routes: socket, health, statistics, meta, blobs, dumps. Dumps answer only when the router is served
+    /// with its peers' addresses (`into_make_service_with_connect_info::<SocketAddr>()`).
     pub fn router(self: &Arc<Server>) -> Router {
         crate::http::production(Arc::clone(self))
     }

@@ -42,6 +42,8 @@ struct Dirty {
     batch: DirtyBatch,
     /// A pass is owed, be it for an empty batch (SRV-411, SRV-609).
     due: bool,
+    /// A pass is under way: what it took is not sent yet.
+    passing: bool,
 }
 
 /// When the space is flushed next (SRV-435…437).
@@ -105,18 +107,36 @@ impl Space {
     /// Takes what is dirty, for a pass; `None` when nothing is due.
     pub(crate) fn take_dirty(&self) -> Option<DirtyBatch> {
         let mut dirty = self.dirty.lock();
-        std::mem::take(&mut dirty.due).then(|| std::mem::take(&mut dirty.batch))
+        if !std::mem::take(&mut dirty.due) {
+            return None;
+        }
+        dirty.passing = true;
+        Some(std::mem::take(&mut dirty.batch))
     }
 
-    /// Puts a batch whose pass failed back (SRV-422).
-    pub(crate) fn requeue(&self, batch: DirtyBatch) {
+    /// Ends the pass that took a batch; one that failed gives its batch back (SRV-422).
+    pub(crate) fn end_pass(&self, failed: Option<DirtyBatch>) {
         let mut dirty = self.dirty.lock();
-        dirty.batch.requeue(batch);
-        dirty.due = true;
+        dirty.passing = false;
+        if let Some(batch) = failed {
+            dirty.batch.requeue(batch);
+            dirty.due = true;
+        }
     }
 
     pub(crate) fn is_dirty(&self) -> bool {
         self.dirty.lock().due
+    }
+
+    /// True while something is dirty or on its way out.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        let dirty = self.dirty.lock();
+        dirty.due || dirty.passing
+    }
+
+    /// True while somebody may be told of commits.
+    pub(crate) fn is_attended(&self) -> bool {
+        self.is_pinned() || self.registry.lock().has_attached()
     }
 
     pub(crate) fn has_derived_dirt(&self) -> bool {
@@ -128,7 +148,9 @@ impl Space {
         // Under the registry's lock: nobody attaches between the question and the answer.
         let registry = self.registry.lock();
         if !registry.has_attached() {
-            *self.dirty.lock() = Dirty::default();
+            let mut dirty = self.dirty.lock();
+            dirty.batch = DirtyBatch::default();
+            dirty.due = false;
         }
     }
 

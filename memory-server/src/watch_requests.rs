@@ -56,6 +56,11 @@ async fn handle(
     request: WatchRequest,
     change: Change,
 ) {
+    if request.views.is_some() && !server.config().flags.view_scoped_replication_v1 {
+        // Dropping them silently would leave the client waiting for plans (SRV-1001).
+        let error = WireError::protocol("session.watch.set views require viewScopedReplicationV1");
+        return refuse(connection, &request.header.request_id, error);
+    }
     let space = Arc::clone(&requester.open.space);
     let prepared = match change {
         Change::Set => prepare(server, &requester, &request.watches).await,

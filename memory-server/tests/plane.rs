@@ -511,3 +511,61 @@ async fn srv_525_a_list_evaluated_beside_the_turn_misses_no_commit() {
         assert_eq!(known[&format!("of:{}", n % 20)], json!(n), "of:{}", n % 20);
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_123_dumps_exist_where_enabled_and_are_whole_stores() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let with = |dumps| {
+        let mut config = config();
+        config.stores = Stores::Files(StoreRoot::configured(directory.path()).expect("usable"));
+        config.dumps = dumps;
+        config
+    };
+    let running = Running::production(with(true)).await;
+    let mut client = open(&running, "s", "did:key:a").await;
+    client.request(&set("s", 1, "of:x", &json!("kept"))).await;
+    let agent: ureq::Agent = ureq::Agent::config_builder()
+        .http_status_as_error(false)
+        .build()
+        .into();
+    let get = |running: &Running, path: &str| {
+        let (agent, url) = (
+            agent.clone(),
+            format!("http://{}/api/storage/memory/dump{path}", running.address),
+        );
+        http(move || {
+            let mut answer = agent.get(&url).call().expect("answered");
+            (
+                answer.status().as_u16(),
+                answer.body_mut().read_to_vec().expect("bytes"),
+            )
+        })
+    };
+    let (status, body) = get(&running, "").await;
+    let listed: Json = serde_json::from_slice(&body).expect("JSON");
+    assert_eq!(
+        (status, &listed["spaces"][0]["space"]),
+        (200, &json!(SPACE)),
+        "{listed}"
+    );
+    let (status, copy) = get(&running, &format!("/{SPACE}")).await;
+    assert_eq!(status, 200);
+    assert!(copy.starts_with(b"SQLite format 3"), "a database file");
+    let other = tempfile::tempdir().expect("a directory");
+    let path = StoreRoot::configured(other.path())
+        .expect("usable")
+        .store_path(&SPACE.into())
+        .expect("a path");
+    std::fs::create_dir_all(path.parent().expect("a directory")).expect("made");
+    std::fs::write(&path, copy).expect("written");
+    let mut restored = config();
+    restored.stores = Stores::Files(StoreRoot::configured(other.path()).expect("usable"));
+    let restored = Running::production(restored).await;
+    let mut reader = open(&restored, "r", "did:key:r").await;
+    let sync = reader.request(&watch("r", &["of:x"])).await;
+    assert_eq!(sync["ok"]["sync"]["upserts"][0]["doc"]["value"], "kept");
+    assert_eq!(get(&running, "/did:key:unknown").await.0, 404);
+    let closed = Running::production(with(false)).await;
+    assert_eq!(get(&closed, "").await.0, 404);
+    assert_eq!(get(&closed, &format!("/{SPACE}")).await.0, 404);
+}

@@ -1,7 +1,9 @@
-//! The server's HTTP routes beside the socket (SRV §1.5): health, statistics, meta, blobs. Mounted by
+//! The server's HTTP routes beside the socket (SRV §1.5): health, statistics, meta, blobs, dumps. Mounted
+//! by
 //! [`crate::Server::router`].
 
 pub(crate) mod blobs;
+pub(crate) mod dump;
 pub(crate) mod health;
 pub(crate) mod meta;
 
@@ -28,6 +30,8 @@ pub(crate) fn production(server: Arc<Server>) -> Router {
                 },
             ),
         )
+        .route("/api/storage/memory/dump", get(dump::list))
+        .route("/api/storage/memory/dump/{space}", get(dump::space))
         .route("/_health", get(health::liveness))
         .route("/api/health/stats", get(health::stats))
         .route("/api/meta", get(meta::meta))

@@ -206,7 +206,12 @@ impl Running {
             .expect("a free port");
         let address = listener.local_addr().expect("bound");
         let accepting = tokio::spawn(async move {
-            axum::serve(listener, router).await.expect("serves until aborted");
+            axum::serve(
+                listener,
+                router.into_make_service_with_connect_info::<SocketAddr>(),
+            )
+            .await
+            .expect("serves until aborted");
         });
         Running {
             server,
