@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 fn document() -> Value {
     let prose =
         "It was a bright cold day in April, and the \"clocks\" were striking thirteen — naïve, isn't it?";
-    let records: Vec<Value> = (0..42u32)
+    let records: Vec<Value> = (0..32u32)
         .map(|n| {
             memory_wire::value!({
                 "id": (format!("of:fid1:{:043}", n)),

@@ -353,7 +353,10 @@ mod tests {
         };
         assert!(judge(&bounded("public"), &bounded("public")));
         assert!(!judge(&bounded("public"), &bounded("secret")));
-        assert!(!judge(&bounded("public"), &value!({})), "a dropped bound would widen reads");
+        assert!(
+            !judge(&bounded("public"), &value!({})),
+            "a dropped bound would widen reads"
+        );
         assert!(!judge(&value!({}), &bounded("public")));
     }
 

@@ -387,3 +387,27 @@ fn write_length<S: Sink>(mut n: usize, sink: &mut S) {
         sink.put(&[low | 0x80]);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::value;
+
+    #[test]
+    fn wire_406_a_hash_string_has_one_colon() {
+        let digest = hash_value(&value!({ "a": 1 }));
+        let text = tag_digest(&digest);
+        assert_eq!(text, "fid1:0cBGQ4N2BoCM2jISu3ttc_0Rhu5phgRDnWyvlXWeBq4");
+        assert_eq!(parse_hash_string(&text), Some(("fid1", digest.to_vec())));
+        for text in ["fid1", "fid1:AA:AA", "fid1:+/", "fid1:A"] {
+            assert_eq!(parse_hash_string(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn wire_405_the_precondition_hash_is_of_the_text_and_its_key_order() {
+        let hash = precondition_value_hash(&value!({ "a": 1 })).unwrap();
+        assert_eq!(hash, "3znodIkJ77GXj5cpHH9HbVZ0sEYs7N43S7wYxPe26Z0");
+        assert_eq!(hash, hash_string(&Value::from("fvj1:{\"a\":1}")));
+    }
+}

@@ -10,7 +10,7 @@
 //! | the messages on the socket | [`message`], [`flags`], [`schema_table`], [`error`] |
 //! | keys, DIDs and the signed session open | [`identity`], [`did`], [`auth`] |
 //! | who may do what in a space | [`acl`] |
-//! | what the server records beside a commit | [`commit_meta`], [`stream_entry`] |
+//! | what the server records beside a commit and for a session | [`commit_meta`], [`stream_entry`], [`effect_intent`] |
 //!
 //! No function here reads a clock, randomness or global state; callers pass time, challenge bytes and flags
 //! (WIRE-1001).
@@ -59,6 +59,7 @@ pub mod auth;
 pub mod codec;
 pub mod commit_meta;
 pub mod did;
+pub mod effect_intent;
 pub mod equality;
 pub mod error;
 pub mod flags;

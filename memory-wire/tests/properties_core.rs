@@ -102,7 +102,7 @@ fn leaf() -> impl Strategy<Value = Value> {
                 special(Special::RegExp { source, flags, flavor: "other".into() })
             }),
             (bytes(), bytes()).prop_map(|(public, private)| {
-                special(Special::KeyPair { algorithm: "Ed25519".into(), public, private })
+                special(Special::KeyPair { algorithm: "Ed25519".into(), public, private: private.into() })
             }),
         ],
     ]

@@ -3,6 +3,7 @@
 
 mod bench;
 mod check;
+mod fuzz;
 mod lint;
 
 use std::path::PathBuf;
@@ -27,6 +28,16 @@ enum Command {
     Test,
     /// Measure the whole system on a release build and append the figures to docs/performance.md.
     Bench,
+    /// Fuzz every target of the protocol crate for a while each, from the committed seeds. Needs a nightly compiler
+    /// and cargo-fuzz.
+    FuzzSmoke {
+        /// Seconds for each target.
+        #[arg(long, default_value_t = 30)]
+        seconds: u32,
+        /// Only these targets.
+        #[arg(long = "target")]
+        targets: Vec<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -34,6 +45,7 @@ fn main() -> ExitCode {
         Command::Lint => lint::run(&workspace_root()),
         Command::Test => check::test(&workspace_root()),
         Command::Bench => bench::run(&workspace_root()),
+        Command::FuzzSmoke { seconds, targets } => fuzz::smoke(&workspace_root(), seconds, &targets),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,

@@ -63,7 +63,7 @@ fn special(tag: &str, state: Value, judge: &mut Judge) -> Result<Special, Decode
             Special::KeyPair {
                 algorithm,
                 public: bytes(tag, fields.get("publicKey"))?,
-                private: bytes(tag, fields.get("privateKey"))?,
+                private: bytes(tag, fields.get("privateKey"))?.into(),
             }
         }
         "RegExp@1" => reg_exp(tag, object(tag, state)?, judge)?,

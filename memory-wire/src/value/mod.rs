@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use num_bigint::BigInt;
 use smol_str::SmolStr;
+use zeroize::Zeroizing;
 
 use crate::js_string::JsString;
 
@@ -77,7 +78,7 @@ pub enum Special {
         /// Public key bytes.
         public: Vec<u8>,
         /// Private key bytes.
-        private: Vec<u8>,
+        private: SecretBytes,
     },
     /// An error object. Its five well-known slots are kept as values because the reference does not check
     /// their types (WIRE-306).
@@ -100,6 +101,30 @@ pub enum Special {
         /// Why it failed.
         error: JsString,
     },
+}
+
+/// Key material inside a value: wiped when dropped, and shown to nobody who prints a value.
+#[derive(Clone)]
+pub struct SecretBytes(Zeroizing<Vec<u8>>);
+
+impl From<Vec<u8>> for SecretBytes {
+    fn from(bytes: Vec<u8>) -> Self {
+        SecretBytes(Zeroizing::new(bytes))
+    }
+}
+
+impl std::ops::Deref for SecretBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for SecretBytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SecretBytes(…)")
+    }
 }
 
 /// An error in the value model (WIRE-306).
@@ -273,6 +298,46 @@ macro_rules! value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn printing_a_value_shows_no_key_material() {
+        let pair = Value::Special(Arc::new(Special::KeyPair {
+            algorithm: "Ed25519".into(),
+            public: vec![1; 32],
+            private: vec![0xAB; 32].into(),
+        }));
+        let shown = format!("{:?} {:#?}", value!({ "key": (pair.clone()) }), pair);
+        assert!(shown.contains("Ed25519") && !shown.contains("171"), "{shown}");
+    }
+
+    #[test]
+    fn wire_002_counters_are_safe_integers() {
+        for (n, counter) in [
+            (0.0, Some(0)),
+            (-0.0, Some(0)),
+            (9_007_199_254_740_991.0, Some(9_007_199_254_740_991)),
+            (9_007_199_254_740_992.0, None),
+            (0.5, None),
+            (-1.0, None),
+            (f64::NAN, None),
+            (f64::INFINITY, None),
+        ] {
+            assert_eq!(Value::Number(n).as_u64(), counter, "{n}");
+        }
+        assert_eq!(Value::from("1").as_u64(), None);
+    }
+
+    #[test]
+    fn wire_003_a_message_reads_present_undefined_as_absent() {
+        let message = value!({ "params": (Value::Undefined), "after": null });
+        assert!(message.member("params").is_none() && message.member("after").is_some());
+        assert!(
+            message
+                .as_object()
+                .is_some_and(|object| object.contains_key("params"))
+        );
+        assert!(value!([]).member("length").is_none());
+    }
 
     #[test]
     fn shared_containers_copy_on_write() {

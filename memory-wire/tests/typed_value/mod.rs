@@ -115,7 +115,7 @@ pub(crate) fn from_typed(json: &Json) -> Value {
             "keypair" => Special::KeyPair {
                 algorithm: js_string(part(1)),
                 public: hex(part(2)),
-                private: hex(part(3)),
+                private: hex(part(3)).into(),
             },
             "error" => {
                 let slot = |name: &str| {
