@@ -130,13 +130,13 @@ impl Watermark {
         shadow_floor.is_some_and(|floor| floor <= self.coverage_head && self.coverage_head > self.w)
     }
 
-    /// An own derived commit landed. `content`: it holds more than an advance, so an advance is owed (SS-583).
+    /// An own derived commit landed. `content`: it holds more than an advance, so an advance is owed (SS-583). Heads
+    /// are the feed's: an input below this seq may still be on its way through it, and must not look late.
     pub fn landed(&mut self, seq: Seq, content: bool) {
         self.own.insert(seq);
         if self.own.len() > OWN_COMMITS_KEPT {
             self.own.pop_first();
         }
-        self.input_head = self.input_head.max(seq);
         if content {
             self.latch = true;
         }
@@ -223,6 +223,17 @@ mod tests {
         assert_eq!(w.arrived(Seq(4), false), Arrival::Late);
         assert_eq!(w.arrived(Seq(4), false), Arrival::Known);
         assert_eq!(w.input_head(), Seq(5));
+    }
+
+    /// A click admitted while the wave before it was landing reached the loop after that wave's seq was known, was
+    /// taken for a late record, and the watermark never covered it.
+    #[test]
+    fn ss_552_an_input_below_an_own_commit_in_flight_is_fresh() {
+        let mut w = Watermark::activate(Seq(0), Seq(3));
+        w.landed(Seq(5), true);
+        assert_eq!(w.arrived(Seq(4), false), Arrival::Fresh);
+        assert_eq!(w.arrived(Seq(5), true), Arrival::Fresh);
+        assert_eq!(w.decide(false, false, None).map(|a| a.to), Some(Seq(4)));
     }
 
     #[test]

@@ -396,17 +396,17 @@ impl Client {
     }
 }
 
-/// The next text frame; `None` when the server closed.
+/// The next text frame; `None` when the server closed. Keep-alive frames do not extend the wait.
 async fn next_text(stream: &mut SplitStream<Socket>) -> Result<Option<String>> {
-    loop {
-        match tokio::time::timeout(PATIENCE, stream.next())
-            .await
-            .context("no frame came")?
-        {
-            Some(Ok(Message::Text(text))) => return Ok(Some(text.to_string())),
-            Some(Ok(Message::Close(_))) | None => return Ok(None),
-            Some(Ok(_)) => {}
-            Some(Err(error)) => return Err(error.into()),
+    let wanted = async {
+        loop {
+            match stream.next().await {
+                Some(Ok(Message::Text(text))) => return Ok(Some(text.to_string())),
+                Some(Ok(Message::Close(_))) | None => return Ok(None),
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Err(error.into()),
+            }
         }
-    }
+    };
+    tokio::time::timeout(PATIENCE, wanted).await.context("no frame came")?
 }
