@@ -38,7 +38,7 @@ start().catch((error) => {
 });
 
 async function start() {
-  const name = (new URLSearchParams(location.search).get("as") ?? "").trim().slice(0, LONGEST_NAME) || "host";
+  const name = (new URLSearchParams(location.search).get("as") ?? "").trim().slice(0, LONGEST_NAME) || "guest";
   const [demo, identity] = await Promise.all([fetchDemo(), loadIdentity(name)]);
   const kept = continuity(demo.space, identity.did);
   await kept.claim();

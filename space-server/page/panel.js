@@ -96,5 +96,5 @@ function cell(content) {
 
 /** @param {string} id */
 function shortId(id) {
-  return id.length <= 24 ? id : `${id.slice(0, 15)}…${id.slice(-4)}`;
+  return id.length <= 22 ? id : `${id.slice(0, 13)}…${id.slice(-4)}`;
 }
