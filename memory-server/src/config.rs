@@ -91,7 +91,7 @@ pub enum FlushTiming {
     /// [`Limits::refresh_delay`] after the first mark.
     #[default]
     Timed,
-    /// Only when asked: tests drive [`crate::Server::flush`].
+    /// Only when asked: tests drive [`crate::ServingPlane::flush`].
     Manual,
 }
 

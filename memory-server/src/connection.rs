@@ -80,6 +80,14 @@ impl Connection {
         }
     }
 
+    /// True when both sides have views (SRV-1001).
+    pub(crate) fn speaks_views(&self, server: &Flags) -> bool {
+        match self.negotiation() {
+            Negotiation::AwaitHello => false,
+            Negotiation::Ready(flags) => flags.both(*server).view_scoped_replication_v1,
+        }
+    }
+
     /// The session, if it is open on this connection (SRV-401).
     pub(crate) fn session(&self, space: &SpaceId, session: &SessionId) -> Option<OpenSession> {
         self.sessions

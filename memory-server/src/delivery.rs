@@ -2,13 +2,25 @@
 //! be taken back out of the server's belief (SRV-314, SRV-432, SRV-433). Made by `evaluate`, carried by
 //! `outbound`, undone by `registry`.
 
+use memory_engine::query::Snapshot;
 use memory_wire::{BranchName, InstanceId, LocalSeq, Seq, SessionId, SpaceId};
+use smol_str::SmolStr;
 
 /// One instance on one branch: what a session holds and what a frame entry names.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct InstanceKey {
     pub(crate) branch: BranchName,
     pub(crate) instance: InstanceId,
+}
+
+impl InstanceKey {
+    /// The key a snapshot is held under.
+    pub(crate) fn of(snapshot: &Snapshot) -> InstanceKey {
+        InstanceKey {
+            branch: snapshot.branch.clone(),
+            instance: snapshot.instance(),
+        }
+    }
 }
 
 /// What the server believes a session holds of an instance.
@@ -54,6 +66,8 @@ pub(crate) struct Delivered {
     pub(crate) upserts: Vec<InstanceKey>,
     pub(crate) removes: Vec<InstanceKey>,
     pub(crate) marker: Option<LocalSeq>,
+    /// Plans it carried: view and generation.
+    pub(crate) plans: Vec<(SmolStr, u64)>,
 }
 
 impl Delivered {
@@ -65,7 +79,7 @@ impl Delivered {
 
     /// True for a frame with nothing but a marker.
     pub(crate) fn is_bare_marker(&self) -> bool {
-        self.upserts.is_empty() && self.removes.is_empty()
+        self.upserts.is_empty() && self.removes.is_empty() && self.plans.is_empty()
     }
 }
 

@@ -40,9 +40,10 @@ pub(crate) fn rows(registry: &mut Registry, now: u64, exclude: Option<&Did>) -> 
     let mut rows = Vec::new();
     for session in live(registry, now, exclude) {
         let identity = session.identity();
-        let roots: FxHashSet<InstanceId> = session.watches.instances(&identity).into_iter().collect();
+        let roots: FxHashSet<InstanceId> = session.effective.instances(&identity).into_iter().collect();
         let unresolved = roots.iter().filter(|root| !session.tracked.contains(*root));
-        let mut instances: Vec<&InstanceId> = session.tracked.iter().chain(unresolved).collect();
+        let demanded = session.demanded();
+        let mut instances: Vec<&InstanceId> = demanded.chain(unresolved).collect();
         instances.sort();
         rows.extend(instances.into_iter().map(|instance| DemandRow {
             id: instance.id.clone(),
@@ -60,12 +61,12 @@ pub(crate) fn sizes(registry: &mut Registry, now: u64, exclude: Option<&Did>) ->
     let mut union: FxHashSet<&InstanceId> = FxHashSet::default();
     let mut per_session = Vec::new();
     for session in live(registry, now, exclude) {
-        union.extend(&session.tracked);
+        union.extend(session.demanded());
         per_session.push(SessionDemand {
             session_id: session.id.clone(),
             principal: session.principal.clone(),
-            tracked: session.tracked.len(),
-            watches: session.watches.len(),
+            tracked: session.demanded().count(),
+            watches: session.effective.len(),
         });
     }
     DemandSizes {

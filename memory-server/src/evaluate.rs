@@ -2,27 +2,28 @@
 //! that changed, or full. Called within the space's turn, on one committed state, by `flush`, `session_open` and
 //! `watch_requests`. Nothing of the session changes before its frame is completely built (SRV-429).
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use memory_engine::Reader;
-use memory_engine::query::{Snapshot, TrackedGraph};
-use memory_wire::message::{GraphQuery, Remove, SyncFrame, UpsertFrame, UpsertFrameContent};
-use memory_wire::scope_key::ScopeKeys;
-use memory_wire::{BranchName, InstanceId, LocalSeq, ScopeIdentity, ScopeKey, Seq, SessionId};
+use memory_engine::query::Snapshot;
+use memory_wire::message::{GraphQuery, Remove, SyncFrame, UpsertFrame, UpsertFrameContent, ViewPlan};
+use memory_wire::{InstanceId, LocalSeq, ScopeIdentity, Seq, SessionId};
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
+use smol_str::SmolStr;
 
+use crate::applicable::Applicable;
 use crate::delivery::{Delivered, Held, InstanceKey, SessionKey};
 use crate::dirty::DirtyBatch;
 use crate::document_cache::Form;
 use crate::error::ServerError;
+use crate::full_view::FullView;
 use crate::leases::ElsewhereLeases;
 use crate::prepared_view::PreparedView;
 use crate::registry::Slot;
 use crate::server::Server;
 use crate::serving_plane::DemandReason;
-use crate::session::{Session, SessionView};
+use crate::session::{GraphKey, Session, SessionView};
 use crate::space::Space;
 use crate::watches::WatchSet;
 
@@ -48,7 +49,12 @@ pub(crate) struct Subject {
     pub(crate) id: SessionId,
     pub(crate) identity: ScopeIdentity,
     pub(crate) form: Form,
+    /// Watches, and views that act as watches.
     pub(crate) watches: Arc<WatchSet>,
+    /// What is selected for its views.
+    deliveries: Vec<(GraphKey, GraphQuery)>,
+    /// Plans that have yet to leave.
+    plans: Vec<ViewPlan>,
     pub(crate) view: Arc<Mutex<SessionView>>,
     pub(crate) incarnation: u64,
     pub(crate) last_synced: Seq,
@@ -72,7 +78,9 @@ impl Subject {
             id: session.id.clone(),
             identity: session.identity(),
             form: if compacts { Form::Compacted } else { Form::Plain },
-            watches: Arc::clone(&session.watches),
+            watches: Arc::clone(&session.effective),
+            deliveries: session.views.deliveries(),
+            plans: session.views.pending_plans(),
             view: Arc::clone(&session.view),
             incarnation: session.incarnation,
             last_synced: session.last_synced,
@@ -87,92 +95,20 @@ impl Subject {
     }
 }
 
-/// Which instances may go to a session (SRV-601, SRV-608).
-pub(crate) struct Applicable {
-    own: ScopeKeys,
-    /// A live lease admits instances of others.
-    foreign: bool,
-}
-
-impl Applicable {
-    pub(crate) fn new(identity: &ScopeIdentity, foreign: bool) -> Applicable {
-        Applicable {
-            own: ScopeKeys::of(identity.clone()),
-            foreign,
-        }
+impl Subject {
+    /// Everything there is to evaluate for it.
+    pub(crate) fn queries(&self) -> Vec<(GraphKey, GraphQuery)> {
+        let mut queries = self.watches.queries();
+        queries.extend(self.deliveries.iter().cloned());
+        queries
     }
 
-    pub(crate) fn admits(&self, key: &ScopeKey) -> bool {
-        self.foreign || self.own.covers(key)
-    }
-}
-
-/// A whole watch list evaluated.
-pub(crate) struct FullView {
-    pub(crate) graphs: BTreeMap<BranchName, TrackedGraph>,
-}
-
-impl FullView {
-    /// Evaluates one query per branch for `identity`, or takes an evaluation over that serves it as well (SRV-524).
-    pub(crate) fn evaluate(
-        reader: &Reader,
-        space: &Space,
-        identity: &ScopeIdentity,
-        queries: &[GraphQuery],
-    ) -> Result<FullView, ServerError> {
-        let mut graphs = BTreeMap::new();
-        for query in queries {
-            let graph = space.evaluations.track(reader, space.id(), identity, query)?;
-            graphs.insert(query.branch.clone(), graph);
-        }
-        Ok(FullView { graphs })
+    pub(crate) fn has_deliveries(&self) -> bool {
+        !self.deliveries.is_empty()
     }
 
-    pub(crate) fn tracked(&self) -> FxHashSet<InstanceId> {
-        self.graphs
-            .values()
-            .flat_map(TrackedGraph::tracked_instances)
-            .cloned()
-            .collect()
-    }
-
-    fn snapshots(&self) -> impl Iterator<Item = Snapshot> + '_ {
-        self.graphs.values().flat_map(TrackedGraph::snapshots)
-    }
-
-    /// Every snapshot with the key it is held under.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = (InstanceKey, Snapshot)> + '_ {
-        self.snapshots()
-            .map(|snapshot| (Pass::instance_key(&snapshot), snapshot))
-    }
-
-    /// A graph with `query` added, and what that brought; `standing` itself is not touched.
-    #[allow(clippy::type_complexity, reason = "a graph and what extending it reported")]
-    pub(crate) fn extended(
-        reader: &Reader,
-        space: &Space,
-        identity: &ScopeIdentity,
-        standing: Option<&TrackedGraph>,
-        query: &GraphQuery,
-    ) -> Result<(TrackedGraph, Vec<(InstanceKey, Snapshot)>), ServerError> {
-        let keyed = |snapshots: Vec<Snapshot>| {
-            snapshots
-                .into_iter()
-                .map(|snapshot| (Pass::instance_key(&snapshot), snapshot))
-                .collect()
-        };
-        match standing {
-            None => {
-                let graph = space.evaluations.track(reader, space.id(), identity, query)?;
-                let snapshots = graph.snapshots().collect();
-                Ok((graph, keyed(snapshots)))
-            }
-            Some(standing) => {
-                let mut graph = standing.clone();
-                let reported = graph.extend(reader, query)?;
-                Ok((graph, keyed(reported)))
-            }
-        }
+    fn asks_nothing(&self) -> bool {
+        self.watches.is_empty() && self.deliveries.is_empty()
     }
 }
 
@@ -197,6 +133,7 @@ impl Content {
         from_seq: Seq,
         to_seq: Seq,
         marker: Option<LocalSeq>,
+        plans: &[ViewPlan],
     ) -> (SyncFrame, Vec<InstanceKey>, Vec<InstanceKey>) {
         self.upserts.sort_by(|(a, _), (b, _)| a.cmp(b));
         self.removes.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -208,7 +145,7 @@ impl Content {
             caught_up_local_seq: marker,
             upserts,
             removes,
-            view_plans: None,
+            view_plans: (!plans.is_empty()).then(|| plans.to_vec()),
         };
         (sync, upserted, removed)
     }
@@ -244,13 +181,6 @@ impl<'a> Pass<'a> {
             head,
             elsewhere,
         })
-    }
-
-    fn instance_key(snapshot: &Snapshot) -> InstanceKey {
-        InstanceKey {
-            branch: snapshot.branch.clone(),
-            instance: InstanceId::new(snapshot.id.clone(), snapshot.scope_key.clone()),
-        }
     }
 
     /// The frame entry of a snapshot.
@@ -307,7 +237,7 @@ impl<'a> Pass<'a> {
         self.server.statistics().count_evaluation();
         let live = subject.keyed && self.live(subject)?;
         let full = subject.force_full || (subject.keyed && subject.lapsed && live);
-        let outcome = if full && !subject.watches.is_empty() {
+        let outcome = if full && !subject.asks_nothing() {
             self.full(subject, live)?
         } else {
             self.incremental(subject, live, touched, batch)?
@@ -330,6 +260,7 @@ impl<'a> Pass<'a> {
             upserts,
             removes,
             marker: sync.caught_up_local_seq,
+            plans: plan_names(&subject.plans),
         };
         Ok(Some(Frame { text, delivered }))
     }
@@ -343,8 +274,7 @@ impl<'a> Pass<'a> {
 
     /// The whole watch list against everything held (SRV-426).
     fn full(&self, subject: &Subject, live: bool) -> Result<Outcome, ServerError> {
-        let queries = subject.watches.queries();
-        let view = FullView::evaluate(self.reader, self.space, &subject.identity, &queries)?;
+        let view = FullView::evaluate(self.reader, self.space, &subject.identity, &subject.queries())?;
         self.diff(subject, live, view)
     }
 
@@ -353,12 +283,11 @@ impl<'a> Pass<'a> {
         let mut content = Content::default();
         let mut present: FxHashSet<InstanceKey> = FxHashSet::default();
         let held = subject.view.lock();
-        for snapshot in view.snapshots() {
+        for (key, snapshot) in view.entries() {
             if !applicable.admits(&snapshot.scope_key) {
                 content.withheld |= subject.keyed;
                 continue;
             }
-            let key = Pass::instance_key(&snapshot);
             let deleted = snapshot.document.is_none();
             if !held
                 .entities
@@ -405,20 +334,27 @@ impl<'a> Pass<'a> {
             lapsed: subject.lapsed,
             advanced: !touched.is_empty(),
         };
-        if touched.is_empty() || subject.watches.is_empty() {
+        if touched.is_empty() || subject.asks_nothing() {
             return Ok(outcome);
         }
         let applicable = Applicable::new(&subject.identity, subject.keyed && live);
         let mut view = subject.view.lock();
         let SessionView { graphs, entities } = &mut *view;
-        for graph in graphs.values_mut() {
+        let mut reported: FxHashSet<InstanceKey> = FxHashSet::default();
+        for (kind, graph) in graphs.iter_mut() {
             let Some(changes) = graph.refresh(self.reader, &touched)? else {
                 continue;
             };
             for snapshot in changes.snapshots {
-                let key = Pass::instance_key(&snapshot);
-                outcome.grown.push(key.instance.clone());
+                let key = InstanceKey::of(&snapshot);
+                if let GraphKey::Branch(_) = kind {
+                    outcome.grown.push(key.instance.clone());
+                }
                 let deleted = snapshot.document.is_none();
+                // What several graphs reach is told once.
+                if !reported.insert(key.clone()) {
+                    continue;
+                }
                 if entities
                     .get(&key)
                     .is_some_and(|held| held.equals(snapshot.seq, deleted))
@@ -453,6 +389,14 @@ impl<'a> Pass<'a> {
                 outcome.shrunk.push(key.instance);
             }
         }
+        // What one graph no longer reaches another may.
+        let graphs = &*graphs;
+        let reached = |key: &InstanceKey| {
+            graphs
+                .values()
+                .any(|graph| *graph.branch() == key.branch && graph.tracks(&key.instance))
+        };
+        outcome.content.removes.retain(|(key, _)| !reached(key));
         Ok(outcome)
     }
 
@@ -475,11 +419,10 @@ impl<'a> Pass<'a> {
             lapsed,
             advanced,
         } = outcome;
-        let says_something = !content.is_empty() || subject.owed.is_some();
+        let says_something = !content.is_empty() || subject.owed.is_some() || !subject.plans.is_empty();
         let was_full = full.is_some();
         {
             let mut view = subject.view.lock();
-            let tracked = full.as_ref().map(FullView::tracked);
             if let Some(full) = full {
                 view.graphs = full.graphs;
                 view.entities = FxHashMap::default();
@@ -489,9 +432,9 @@ impl<'a> Pass<'a> {
             }
             view.entities.extend(std::mem::take(&mut content.held));
             let mut registry = self.space.registry.lock();
-            let demand_changed = match tracked {
-                Some(tracked) => registry.set_tracked(subject.slot, tracked),
-                None => {
+            let demand_changed = match was_full || !subject.deliveries.is_empty() {
+                true => registry.set_interest(subject.slot, &view.graphs),
+                false => {
                     // An instance is tracked while any branch's graph reaches it.
                     let gone = shrunk
                         .into_iter()
@@ -507,11 +450,12 @@ impl<'a> Pass<'a> {
                         session.pending_caught_up = LocalSeq(0);
                     }
                 }
-                if was_full || session.watches.is_empty() {
+                if was_full || session.effective.is_empty() {
                     session.force_full = false;
                 }
                 session.lease_reads_lapsed = if was_full { lapsed && !live } else { lapsed };
                 session.deferred.0.clear();
+                session.views.mark_plans(&plan_names(&subject.plans), false);
                 if says_something || advanced {
                     session.last_synced = self.head;
                 }
@@ -528,8 +472,20 @@ impl<'a> Pass<'a> {
         if !says_something {
             return Ok(None);
         }
-        Ok(Some(content.sync(subject.last_synced, self.head, subject.owed)))
+        Ok(Some(content.sync(
+            subject.last_synced,
+            self.head,
+            subject.owed,
+            &subject.plans,
+        )))
     }
+}
+
+fn plan_names(plans: &[ViewPlan]) -> Vec<(SmolStr, u64)> {
+    plans
+        .iter()
+        .map(|plan| (plan.id.clone(), plan.generation))
+        .collect()
 }
 
 /// What a resumed session has missed (step 7 of §3.3). A list that cannot be evaluated now is tried again by the next
@@ -550,7 +506,7 @@ pub(crate) fn catch_up(
     let caught_up = reader.snapshot(|reader| -> Result<Option<SyncFrame>, ServerError> {
         let pass = Pass::new(server, space, reader, elsewhere)?;
         let live = subject.keyed && pass.live(&subject)?;
-        let outcome = if subject.watches.is_empty() {
+        let outcome = if subject.asks_nothing() {
             pass.incremental(&subject, live, FxHashSet::default(), &DirtyBatch::default())?
         } else {
             match prepared.and_then(|prepared| prepared.bring_current(reader, pass.head)) {

@@ -46,7 +46,9 @@ impl Server {
             let mut dirty: Vec<Arc<Space>> = self
                 .open_spaces()
                 .into_iter()
-                .filter(|space| spaces.is_none_or(|wanted| wanted.contains(space.id())) && space.is_unsettled())
+                .filter(|space| {
+                    spaces.is_none_or(|wanted| wanted.contains(space.id())) && space.is_unsettled()
+                })
                 .collect();
             if dirty.is_empty() || outcome.is_err() {
                 return outcome;

@@ -26,7 +26,16 @@ impl ServerConfig {
             entity_id_pagination: true,
             entity_id_lookup: true,
             session_read_ceiling: true,
+            view_scoped_replication_v1: true,
             ..Flags::default()
+        }
+    }
+
+    /// The flags as `hello.ok` states them: views are about what the serving loop runs, so there are none without it.
+    pub fn advertised_flags(&self) -> Flags {
+        Flags {
+            view_scoped_replication_v1: self.flags.view_scoped_replication_v1 && self.server_execution,
+            ..self.flags
         }
     }
 }
@@ -46,7 +55,7 @@ pub(crate) fn hello(
             format!("Unsupported protocol: {}", hello.protocol),
         ));
     }
-    let flags = server.config().flags;
+    let flags = server.config().advertised_flags();
     if hello.flags.modern_cell_rep != flags.modern_cell_rep {
         return Err(WireError::protocol(format!(
             "memory flag mismatch: client={} server={}",

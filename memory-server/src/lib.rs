@@ -11,8 +11,9 @@
 //! | which request is answered where | `dispatch`, then `handshake`, `session_open`, `transact`, `watch_requests`, `graph_query`, `entity_ids`, `sqlite_requests` |
 //! | what one space has: sessions, dirt, caches | `space`, `registry`, `session`, `dirty` |
 //! | why no frame overtakes a verdict | `turn` |
-//! | how a change reaches who watches it | `flush`, `evaluate`, `prepared_view`, `delivery`, `document_cache` |
+//! | how a change reaches who watches it | `flush`, `evaluate`, `full_view`, `prepared_view`, `applicable`, `delivery`, `document_cache` |
 //! | who may do what | `acl`, `acting_as`, `authentication` |
+//! | what a client renders, and what is selected for it | `views` |
 //! | reads of named instances, leases | `instance_reads`, `leases` |
 //! | the serving loop's side | `serving_plane`, `demand`, `delegated_append`, `served_acl`, `foreign_authority` |
 //! | bounds | [`limits`] |
@@ -22,6 +23,7 @@
 
 mod acl;
 mod acting_as;
+mod applicable;
 mod authentication;
 mod clock;
 mod config;
@@ -39,6 +41,7 @@ mod evaluate;
 mod flush;
 mod foreign_authority;
 mod foreign_commits;
+mod full_view;
 mod graph_query;
 mod handshake;
 mod http;
@@ -62,6 +65,7 @@ mod statistics;
 mod transact;
 mod transport;
 mod turn;
+mod views;
 mod watch_requests;
 mod watches;
 
@@ -80,3 +84,4 @@ pub use serving_plane::{
     SessionDemand,
 };
 pub use statistics::{AclStats, PushStats, SlowOperation, SlowQuery, TimingReport, WorkStats};
+pub use views::{ViewHandle, ViewInterestRow, ViewSelection};

@@ -383,6 +383,7 @@ mod tests {
             upserts: Vec::new(),
             removes: Vec::new(),
             marker: None,
+            plans: Vec::new(),
         }
     }
 

@@ -16,6 +16,7 @@ use crate::serving_plane::{
     ServedAclChange, ServedAclOutcome, ServingPlane,
 };
 use crate::statistics::PushStats;
+use crate::views::{self, ViewHandle, ViewInterestRow, ViewSelection};
 use crate::{delegated_append, demand, foreign_authority, served_acl};
 
 impl Server {
@@ -146,6 +147,22 @@ impl ServingPlane for Server {
 
     fn session_read_ceiling(&self, space: &SpaceId, session: &SessionId) -> Option<ReadCeiling> {
         self.declared_ceiling(space, session)
+    }
+
+    fn view_interests(&self, space: &SpaceId) -> Vec<ViewInterestRow> {
+        let now = self.config().clock.monotonic_ms();
+        self.find_space(space)
+            .map_or_else(Vec::new, |space| views::interests(&space, now))
+    }
+
+    fn set_view_selection(
+        &self,
+        space: &SpaceId,
+        handle: ViewHandle,
+        selection: ViewSelection,
+    ) -> PlaneFuture<'_, Result<bool, ServerError>> {
+        let space = space.clone();
+        Box::pin(async move { views::select(&self.me()?, &space, handle, selection).await })
     }
 
     fn flush(&self, spaces: Option<&[SpaceId]>) -> PlaneFuture<'_, Result<(), ServerError>> {

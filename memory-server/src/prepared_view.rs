@@ -10,8 +10,9 @@ use memory_wire::{InstanceId, ScopeIdentity, Seq};
 use rustc_hash::FxHashSet;
 
 use crate::error::ServerError;
-use crate::evaluate::FullView;
+use crate::full_view::FullView;
 use crate::server::Server;
+use crate::session::GraphKey;
 use crate::space::Space;
 
 /// Commits that may have landed meanwhile before evaluating anew is the better way.
@@ -30,7 +31,7 @@ impl PreparedView {
         server: &Server,
         space: &Arc<Space>,
         identity: ScopeIdentity,
-        queries: Vec<GraphQuery>,
+        queries: Vec<(GraphKey, GraphQuery)>,
     ) -> Option<PreparedView> {
         if *space.engine().location() == StoreLocation::Memory || queries.is_empty() {
             return None;
@@ -71,8 +72,8 @@ enum Caught {
 }
 
 fn catch_up(view: &mut FullView, reader: &Reader, at: Seq) -> Result<Caught, ServerError> {
-    for (branch, graph) in &mut view.graphs {
-        let commits = reader.commits_since(at, branch, Some(MOST_COMMITS_BEHIND))?;
+    for graph in view.graphs.values_mut() {
+        let commits = reader.commits_since(at, graph.branch(), Some(MOST_COMMITS_BEHIND))?;
         if commits.len() as u64 == MOST_COMMITS_BEHIND {
             return Ok(Caught::TooFarBehind);
         }

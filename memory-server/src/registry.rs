@@ -1,9 +1,10 @@
 //! The sessions of one space and the index from tracked instances to them (SRV-308…313, SRV-423). Owned by
 //! [`crate::space::Space`] behind a short lock; nothing here waits or touches the store.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use memory_engine::query::TrackedGraph;
 use memory_wire::ids::SessionToken;
 use memory_wire::message::ReadCeiling;
 use memory_wire::{Did, InstanceId, LocalSeq, Seq, SessionId, SpaceId, WireError};
@@ -13,7 +14,8 @@ use crate::connection::Connection;
 use crate::delivery::{Delivered, Held, Loss};
 use crate::identifiers::Identifiers;
 use crate::outbound::Withdrawn;
-use crate::session::{Attachment, Session};
+use crate::session::{Attachment, GraphKey, Session};
+use crate::views::Views;
 use crate::watches::WatchSet;
 
 /// Names one session record; never used again after it is gone.
@@ -128,7 +130,10 @@ impl Registry {
                 incarnation,
                 deliveries_since: incarnation,
                 watches: Arc::default(),
+                views: Views::default(),
+                effective: Arc::default(),
                 tracked: FxHashSet::default(),
+                undemanded: FxHashSet::default(),
                 deferred: Default::default(),
                 view: Arc::default(),
             };
@@ -240,8 +245,32 @@ impl Registry {
         }
     }
 
-    /// Replaces the tracked set. Returns true when it changed.
-    pub(crate) fn set_tracked(&mut self, slot: Slot, tracked: FxHashSet<InstanceId>) -> bool {
+    /// Replaces the tracked set by what `graphs` reach. Returns true when it changed.
+    pub(crate) fn set_interest(&mut self, slot: Slot, graphs: &BTreeMap<GraphKey, TrackedGraph>) -> bool {
+        let mut tracked: FxHashSet<InstanceId> = FxHashSet::default();
+        let mut undemanded: FxHashSet<InstanceId> = FxHashSet::default();
+        // Branches come before deliveries.
+        for (key, graph) in graphs {
+            match key {
+                GraphKey::Branch(_) => tracked.extend(graph.tracked_instances().cloned()),
+                GraphKey::Delivery(_) => {
+                    undemanded.extend(
+                        graph
+                            .tracked_instances()
+                            .filter(|i| !tracked.contains(*i))
+                            .cloned(),
+                    );
+                }
+            }
+        }
+        tracked.extend(undemanded.iter().cloned());
+        if let Some(session) = self.sessions.get_mut(&slot) {
+            session.undemanded = undemanded;
+        }
+        self.set_tracked(slot, tracked)
+    }
+
+    fn set_tracked(&mut self, slot: Slot, tracked: FxHashSet<InstanceId>) -> bool {
         let Some(session) = self.sessions.get_mut(&slot) else {
             return false;
         };
@@ -383,6 +412,7 @@ impl Registry {
             session.pending_caught_up = session.pending_caught_up.max(marker);
             session.caught_up = session.caught_up.min(LocalSeq(marker.0.saturating_sub(1)));
         }
+        session.views.mark_plans(&frame.plans, true);
         self.note_owed(slot);
     }
 
@@ -411,9 +441,20 @@ impl Registry {
         });
     }
 
+    /// Installs the views of a session (SRV-1001).
+    pub(crate) fn set_views(&mut self, slot: Slot, views: Views) {
+        self.update(slot, |session| {
+            session.views = views;
+            session.effective = session.watches.joined_by(&session.views);
+        });
+    }
+
     /// Installs a new watch list (SRV-501).
     pub(crate) fn set_watches(&mut self, slot: Slot, watches: Arc<WatchSet>) {
-        self.update(slot, |session| session.watches = watches);
+        self.update(slot, |session| {
+            session.effective = watches.joined_by(&session.views);
+            session.watches = watches;
+        });
     }
 }
 

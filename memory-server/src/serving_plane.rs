@@ -13,6 +13,7 @@ use memory_wire::{
 
 use crate::error::ServerError;
 use crate::statistics::PushStats;
+use crate::views::{ViewHandle, ViewInterestRow, ViewSelection};
 
 /// One durable commit, as the accepted-commit feed reports it (SRV-902). Of every class, in seq order per space; an
 /// exact replay is reported again with its original seq.
@@ -261,6 +262,18 @@ pub trait ServingPlane: Send + Sync {
 
     /// The bound a session declared at its open (SRV-322).
     fn session_read_ceiling(&self, space: &SpaceId, session: &SessionId) -> Option<ReadCeiling>;
+
+    /// What the clients of a space render (SRV-1003).
+    fn view_interests(&self, space: &SpaceId) -> Vec<ViewInterestRow>;
+
+    /// Publishes what was selected for a view (SRV-1004). False when the handle is stale, READ is denied, or another
+    /// selection stands; an error when the delivery cannot be evaluated, and then nothing changes.
+    fn set_view_selection(
+        &self,
+        space: &SpaceId,
+        handle: ViewHandle,
+        selection: ViewSelection,
+    ) -> PlaneFuture<'_, Result<bool, ServerError>>;
 
     /// Flushes the given spaces, or all that are dirty, without waiting for inbound frames (SRV-438).
     fn flush(&self, spaces: Option<&[SpaceId]>) -> PlaneFuture<'_, Result<(), ServerError>>;

@@ -10,9 +10,11 @@ use memory_wire::message::ReadCeiling;
 use memory_wire::{BranchName, Did, InstanceId, LocalSeq, ScopeIdentity, Seq, SessionId};
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
+use smol_str::SmolStr;
 
 use crate::connection::Connection;
 use crate::delivery::{Held, InstanceKey};
+use crate::views::Views;
 use crate::watches::WatchSet;
 use memory_engine::query::TrackedGraph;
 
@@ -58,18 +60,33 @@ pub(crate) struct Session {
     pub(crate) incarnation: u64,
     /// Frames of openings before this one no longer count: a resume has told the session everything afresh.
     pub(crate) deliveries_since: u64,
+    /// The watch list as the client set it.
     pub(crate) watches: Arc<WatchSet>,
+    pub(crate) views: Views,
+    /// The watch list with the views that act as watches: what is evaluated.
+    pub(crate) effective: Arc<WatchSet>,
     /// Instances whose change concerns this session; mirrored in the registry's index.
     pub(crate) tracked: FxHashSet<InstanceId>,
+    /// Those of them that are delivered for a view and demanded by nothing.
+    pub(crate) undemanded: FxHashSet<InstanceId>,
     pub(crate) deferred: Deferred,
     pub(crate) view: Arc<Mutex<SessionView>>,
+}
+
+/// Which query of a session a graph belongs to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum GraphKey {
+    /// The watches of a branch, views that render included: delivered and demanded.
+    Branch(BranchName),
+    /// What the serving loop selected for a view: delivered, never demanded (SRV-1005).
+    Delivery(SmolStr),
 }
 
 /// What a session's watches evaluate to, and what we believe the client holds of it. Locked by the one pass or
 /// request that holds the space's turn.
 #[derive(Debug, Default)]
 pub(crate) struct SessionView {
-    pub(crate) graphs: BTreeMap<BranchName, TrackedGraph>,
+    pub(crate) graphs: BTreeMap<GraphKey, TrackedGraph>,
     pub(crate) entities: FxHashMap<InstanceKey, Held>,
 }
 
@@ -94,6 +111,13 @@ impl Session {
         }
     }
 
+    /// Instances the session demands (SRV-904): all it tracks but what is only delivered.
+    pub(crate) fn demanded(&self) -> impl Iterator<Item = &InstanceId> {
+        self.tracked
+            .iter()
+            .filter(|instance| !self.undemanded.contains(*instance))
+    }
+
     /// True when the server owes a marker.
     pub(crate) fn owes_marker(&self) -> bool {
         self.pending_caught_up > self.caught_up
@@ -105,7 +129,8 @@ impl Session {
             && (self.owes_marker()
                 || self.force_full
                 || (self.lease_reads && self.lease_reads_lapsed)
-                || !self.deferred.0.is_empty())
+                || !self.deferred.0.is_empty()
+                || self.views.owes_plans())
     }
 
     /// Stages a marker (SRV-413).

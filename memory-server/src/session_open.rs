@@ -19,6 +19,7 @@ use crate::prepared_view::PreparedView;
 use crate::registry::{OpenRequest, Opened};
 use crate::server::Server;
 use crate::space::Space;
+use crate::views::Views;
 use crate::watches::WatchSet;
 
 /// Handles an open; returns once it is answered.
@@ -65,6 +66,27 @@ async fn try_open(
     opened.map_err(|error| error.to_wire(space.server_seq()))?
 }
 
+impl Opening {
+    /// Views survive a resume by a client that still speaks of them, and their plans are told again (SRV-1006, SRV-1007).
+    fn take_views_along(&self, opened: &Opened) {
+        let speaks = self
+            .connection
+            .speaks_views(&self.server.config().advertised_flags());
+        let mut registry = self.space.registry.lock();
+        if registry
+            .get(opened.slot)
+            .is_none_or(|session| session.views.is_empty())
+        {
+            return;
+        }
+        if speaks {
+            registry.update(opened.slot, |session| session.views.renew_plans());
+        } else {
+            registry.set_views(opened.slot, Views::default());
+        }
+    }
+}
+
 /// The watches of a session about to be resumed, evaluated beside the turn.
 struct PreparedResume {
     watches: Arc<WatchSet>,
@@ -81,9 +103,10 @@ async fn prepare_resume(
     let (watches, identity) = {
         let registry = space.registry.lock();
         let session = registry.by_id(request.session.session_id.as_ref()?)?;
-        let resumes = request.session.session_token.as_ref() == Some(&session.token)
+        let resumes = session.views.is_empty()
+            && request.session.session_token.as_ref() == Some(&session.token)
             && session.principal.as_ref() == principal;
-        resumes.then(|| (Arc::clone(&session.watches), session.identity()))?
+        resumes.then(|| (Arc::clone(&session.effective), session.identity()))?
     };
     let view = PreparedView::prepare(server, space, identity, watches.queries()).await?;
     Some(PreparedResume { watches, view })
@@ -153,11 +176,12 @@ impl Opening {
             .get(opened.slot)
             .map_or(opened.caught_up, |session| session.caught_up);
         let catch_up = if opened.resumed {
+            self.take_views_along(&opened);
             let watches = space
                 .registry
                 .lock()
                 .get(opened.slot)
-                .map(|session| Arc::clone(&session.watches));
+                .map(|session| Arc::clone(&session.effective));
             // The list may have been replaced since it was evaluated.
             let prepared = prepared
                 .filter(|prepared| watches.is_some_and(|watches| Arc::ptr_eq(&watches, &prepared.watches)))

@@ -10,11 +10,13 @@ use memory_wire::{Object, Seq, Value, WireError};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::acl::{self, Capability};
+use crate::applicable::Applicable;
 use crate::connection::Connection;
 use crate::delivery::{Held, InstanceKey};
 use crate::dispatch::{Answer, Requester, refuse, respond};
 use crate::error::ServerError;
-use crate::evaluate::{FullView, Pass, Subject};
+use crate::evaluate::{Pass, Subject};
+use crate::full_view::FullView;
 use crate::instance_reads::{self, Naming};
 use crate::leases::ElsewhereLeases;
 use crate::prepared_view::PreparedView;
@@ -22,6 +24,7 @@ use crate::registry::Slot;
 use crate::server::Server;
 use crate::serving_plane::DemandReason;
 use crate::statistics::{SlowOperation, SlowQuery};
+use crate::views::Views;
 use crate::watches::{WatchSet, queries_by_branch};
 
 /// Which of the two requests.
@@ -56,14 +59,14 @@ async fn handle(
     request: WatchRequest,
     change: Change,
 ) {
-    if request.views.is_some() && !server.config().flags.view_scoped_replication_v1 {
+    if request.views.is_some() && !connection.speaks_views(&server.config().advertised_flags()) {
         // Dropping them silently would leave the client waiting for plans (SRV-1001).
-        let error = WireError::protocol("session.watch.set views require viewScopedReplicationV1");
+        let error = WireError::protocol("views require viewScopedReplicationV1, which is not negotiated");
         return refuse(connection, &request.header.request_id, error);
     }
     let space = Arc::clone(&requester.open.space);
     let prepared = match change {
-        Change::Set => prepare(server, &requester, &request.watches).await,
+        Change::Set => prepare(server, &requester, &request).await,
         Change::Add => None,
     };
     let elsewhere = if names_instances(&request.watches) || is_keyed(&requester) {
@@ -82,7 +85,7 @@ async fn handle(
                 elsewhere,
                 started: Instant::now(),
             };
-            let result = job.run(engine, &request.watches, prepared);
+            let result = job.run(engine, request, prepared);
             // Queued before the turn ends: no later frame overtakes it.
             respond(&job.server, &connection_in_turn, &job.requester, result);
         })
@@ -93,8 +96,8 @@ async fn handle(
 }
 
 /// Evaluates a replacement beside the turn, if the request looks like one that will be admitted; the turn decides.
-async fn prepare(server: &Server, requester: &Requester, watches: &[Value]) -> Option<PreparedView> {
-    if names_instances(watches) {
+async fn prepare(server: &Server, requester: &Requester, request: &WatchRequest) -> Option<PreparedView> {
+    if names_instances(&request.watches) || request.views.is_some() {
         return None;
     }
     server.require_current(requester).ok()?;
@@ -104,7 +107,9 @@ async fn prepare(server: &Server, requester: &Requester, watches: &[Value]) -> O
         .lock()
         .by_id(&requester.header.session_id)?
         .identity();
-    let watches = WatchSet::replacing(Watch::list_from_values(watches).ok()?);
+    let watches = Arc::new(WatchSet::replacing(
+        Watch::list_from_values(&request.watches).ok()?,
+    ));
     if server.config().acl.mode.is_active() {
         let state = space.access.state(space).await.ok()?;
         let reader = space
@@ -156,16 +161,21 @@ impl Job {
     fn run(
         &self,
         engine: &Engine,
-        watches: &[Value],
+        request: WatchRequest,
         prepared: Option<PreparedView>,
     ) -> Result<Answer, WireError> {
         let space = &self.requester.open.space;
-        let (slot, standing, reader_of) = {
+        let (slot, standing, views, reader_of) = {
             let registry = space.registry.lock();
             let (slot, session) = registry
                 .current(&self.requester.header.session_id, self.requester.open.incarnation)
                 .ok_or_else(|| WireError::session("Unknown session for space"))?;
-            (slot, Arc::clone(&session.watches), session.reader().cloned())
+            (
+                slot,
+                Arc::clone(&session.watches),
+                session.views.clone(),
+                session.reader().cloned(),
+            )
         };
         let reader = engine.reader();
         if self.server.config().acl.mode.is_active() {
@@ -181,7 +191,12 @@ impl Job {
                 Capability::Read,
             )?;
         }
-        let watches = Watch::list_from_values(watches)?;
+        let watches = Watch::list_from_values(&request.watches)?;
+        let prepared = prepared.filter(|_| views.is_empty());
+        let views = match request.views {
+            None => views,
+            Some(interests) => views.replaced(interests, &*self.server.config().identifiers)?,
+        };
         let (all, new) = match self.change {
             Change::Set => (WatchSet::replacing(watches), Vec::new()),
             Change::Add => {
@@ -194,7 +209,7 @@ impl Job {
             .snapshot(|reader| {
                 let pass = Pass::new(&self.server, space, reader, &self.elsewhere)?;
                 match self.change {
-                    Change::Set => self.replace(&pass, slot, all, prepared),
+                    Change::Set => self.replace(&pass, slot, Arc::new(all), views, prepared),
                     Change::Add => self.extend(&pass, slot, all, &new),
                 }
             })
@@ -236,13 +251,18 @@ impl Job {
         &self,
         pass: &Pass<'_>,
         slot: Slot,
-        all: WatchSet,
+        all: Arc<WatchSet>,
+        views: Views,
         prepared: Option<PreparedView>,
     ) -> Result<Answer, ServerError> {
         let subject = self.subject(slot)?;
         let view = match prepared.and_then(|prepared| prepared.bring_current(pass.reader, pass.head)) {
             Some(view) => view,
-            None => FullView::evaluate(pass.reader, pass.space, &subject.identity, &all.queries())?,
+            None => {
+                let mut queries = all.joined_by(&views).queries();
+                queries.extend(views.deliveries());
+                FullView::evaluate(pass.reader, pass.space, &subject.identity, &queries)?
+            }
         };
         let applicable = self.applicable(pass, &subject)?;
         let mut upserts = Vec::new();
@@ -260,21 +280,20 @@ impl Job {
             entities.insert(key, Held::new(snapshot.seq, snapshot.document.is_none()));
         }
         upserts.sort_by(|(a, _), (b, _)| a.cmp(b));
-        let tracked = view.tracked();
         let mut removes: Vec<(InstanceKey, Remove)> = Vec::new();
         {
             let mut held = subject.view.lock();
             for key in held.entities.keys().filter(|key| !entities.contains_key(*key)) {
                 removes.push((key.clone(), Pass::remove(key, subject.keyed)));
             }
-            held.graphs = view.graphs;
             held.entities = entities;
         }
         removes.sort_by(|(a, _), (b, _)| a.cmp(b));
         let seen = {
             let mut registry = pass.space.registry.lock();
-            registry.set_tracked(slot, tracked);
-            registry.set_watches(slot, Arc::new(all));
+            registry.set_interest(slot, &view.graphs);
+            registry.set_views(slot, views);
+            registry.set_watches(slot, all);
             registry
                 .update(slot, |session| {
                     session.last_synced = pass.head;
@@ -285,6 +304,7 @@ impl Job {
                 })
                 .unwrap_or_default()
         };
+        subject.view.lock().graphs = view.graphs;
         self.demand_changed(&subject);
         let sync = SyncFrame {
             from_seq: seen,
@@ -322,12 +342,12 @@ impl Job {
         let mut withheld = false;
         {
             let view = subject.view.lock();
-            for query in queries_by_branch(new) {
+            for (kind, query) in queries_by_branch(new) {
                 let (graph, reported) = FullView::extended(
                     pass.reader,
                     pass.space,
                     &subject.identity,
-                    view.graphs.get(&query.branch),
+                    view.graphs.get(&kind),
                     &query,
                 )?;
                 for (key, snapshot) in reported {
@@ -350,7 +370,7 @@ impl Job {
                     ));
                     held_now.push((key, Held::new(snapshot.seq, deleted)));
                 }
-                staged.push((query.branch.clone(), graph));
+                staged.push((kind, graph));
             }
         }
         upserts.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -358,10 +378,13 @@ impl Job {
             let mut view = subject.view.lock();
             view.graphs.extend(staged);
             view.entities.extend(held_now);
-        }
-        {
             let mut registry = pass.space.registry.lock();
-            registry.track(slot, grown);
+            if subject.has_deliveries() {
+                // What was only delivered may be demanded now.
+                registry.set_interest(slot, &view.graphs);
+            } else {
+                registry.track(slot, grown);
+            }
             registry.set_watches(slot, Arc::new(all));
             registry.update(slot, |session| {
                 session.last_synced = pass.head;
@@ -378,13 +401,9 @@ impl Job {
         Ok(answer(pass.head, sync))
     }
 
-    fn applicable(
-        &self,
-        pass: &Pass<'_>,
-        subject: &Subject,
-    ) -> Result<crate::evaluate::Applicable, ServerError> {
+    fn applicable(&self, pass: &Pass<'_>, subject: &Subject) -> Result<Applicable, ServerError> {
         let live = subject.keyed && pass.live(subject)?;
-        Ok(crate::evaluate::Applicable::new(&subject.identity, live))
+        Ok(Applicable::new(&subject.identity, live))
     }
 
     fn demand_changed(&self, subject: &Subject) {

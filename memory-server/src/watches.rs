@@ -2,10 +2,14 @@
 //! is in `evaluate`; the requests are in `watch_requests`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use memory_wire::hash::hash_string;
 use memory_wire::message::{GraphQuery, Root, Watch, WatchKind};
 use memory_wire::{BranchName, InstanceId, Scope, ScopeIdentity, ScopeKey, Seq, Value, WireError};
+
+use crate::session::GraphKey;
+use crate::views::Views;
 
 /// The watches of one session, in the order given.
 #[derive(Debug, Default, Clone)]
@@ -118,8 +122,16 @@ impl WatchSet {
         })
     }
 
+    /// This list with the views that act as watches; the list itself when there are none.
+    pub(crate) fn joined_by(self: &Arc<WatchSet>, views: &Views) -> Arc<WatchSet> {
+        match views.as_watches() {
+            none if none.is_empty() => Arc::clone(self),
+            rendered => Arc::new(self.with(rendered)),
+        }
+    }
+
     /// One query per branch, for evaluation: `atSeq` and `excludeSent` belong to the identity only.
-    pub(crate) fn queries(&self) -> Vec<GraphQuery> {
+    pub(crate) fn queries(&self) -> Vec<(GraphKey, GraphQuery)> {
         queries_by_branch(&self.watches)
     }
 
@@ -138,7 +150,7 @@ impl WatchSet {
 }
 
 /// Groups the roots of `watches` into one query per branch, in branch order.
-pub(crate) fn queries_by_branch(watches: &[Watch]) -> Vec<GraphQuery> {
+pub(crate) fn queries_by_branch(watches: &[Watch]) -> Vec<(GraphKey, GraphQuery)> {
     let mut by_branch: BTreeMap<&BranchName, Vec<Root>> = BTreeMap::new();
     for watch in watches {
         by_branch
@@ -148,9 +160,12 @@ pub(crate) fn queries_by_branch(watches: &[Watch]) -> Vec<GraphQuery> {
     }
     by_branch
         .into_iter()
-        .map(|(branch, roots)| GraphQuery {
-            branch: branch.clone(),
-            ..GraphQuery::of(roots)
+        .map(|(branch, roots)| {
+            let query = GraphQuery {
+                branch: branch.clone(),
+                ..GraphQuery::of(roots)
+            };
+            (GraphKey::Branch(branch.clone()), query)
         })
         .collect()
 }
