@@ -190,7 +190,9 @@ impl<W: WallTime> HybridClock<W> {
 }
 
 fn ntp64(since_epoch: Duration) -> u64 {
-    let Ok(seconds) = u32::try_from(since_epoch.as_secs()) else { return u64::MAX };
+    let Ok(seconds) = u32::try_from(since_epoch.as_secs()) else {
+        return u64::MAX;
+    };
     u64::from(seconds) << 32 | ((u64::from(since_epoch.subsec_nanos()) << 32) / 1_000_000_000)
 }
 

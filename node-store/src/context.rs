@@ -49,7 +49,7 @@ pub fn register_space<L: WriteLayer>(
 /// The DID of a context, if it was noted here.
 pub fn space_did<L: ReadLayer>(layer: &L, context_id: ContextId) -> Result<Option<String>, StoreError> {
     let row = did_row(context_id);
-    let Some(bytes) = layer.handle().get(&row)? else {
+    let Some(bytes) = layer.view().get(&row)? else {
         return Ok(None);
     };
     let length = bytes.len();

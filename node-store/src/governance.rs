@@ -46,7 +46,7 @@ pub fn store_group_key<L: WriteLayer>(
 
 /// The encryption key of a group in force.
 pub fn current_group_key<L: ReadLayer>(layer: &L, group_id: GroupId) -> Result<Option<GroupKey>, StoreError> {
-    let handle = layer.handle();
+    let handle = layer.view();
     let mut current: Option<GroupKey> = None;
     for entry in handle.scan::<key::GroupKeyEntry>(&group_id)? {
         let key = entry?.1.key;
@@ -81,7 +81,7 @@ pub fn nonce_window<L: ReadLayer>(
     signer: PublicKey,
 ) -> Result<NonceWindow, StoreError> {
     let row = key::GroupLocalGovNonceWindow { group_id, signer };
-    Ok(layer.handle().get(&row)?.unwrap_or_default().normalised())
+    Ok(layer.view().get(&row)?.unwrap_or_default().normalised())
 }
 
 /// Appends a verified operation to a group's log, and the log's end with it, in one batch. The position follows the
@@ -98,7 +98,7 @@ pub fn append_group_op<L: WriteLayer>(layer: &mut L, op: &SignedOp) -> Result<u6
         cause,
     };
     let (group_id, content_hash) = (op.owner, op.content_hash().map_err(malformed)?);
-    let handle = layer.handle();
+    let handle = layer.view();
     let last = handle
         .scan_back::<key::GroupOpLog>(&group_id)?
         .next()
@@ -123,7 +123,7 @@ pub fn append_group_op<L: WriteLayer>(layer: &mut L, op: &SignedOp) -> Result<u6
 
 /// A group's log in order.
 pub fn group_log<L: ReadLayer>(layer: &L, group_id: GroupId) -> Result<Vec<(u64, SignedOp)>, StoreError> {
-    let handle = layer.handle();
+    let handle = layer.view();
     let mut log = Vec::new();
     for entry in handle.scan::<key::GroupOpLog>(&group_id)? {
         let (key, bytes) = entry?;
@@ -139,7 +139,7 @@ pub fn want_code<L: WriteLayer>(
     application_id: ApplicationId,
     app_key: BlobId,
 ) -> Result<(), StoreError> {
-    let handle = layer.handle();
+    let handle = layer.view();
     let unknown = || StoreError::Malformed {
         what: "group",
         cause: crate::error::Malformed::new(format!("{group_id} has no settings row")),

@@ -33,7 +33,7 @@ pub struct Markers {
 impl Markers {
     /// Reads the facts of a context.
     pub fn read<L: ReadLayer>(layer: &L, context_id: ContextId) -> Result<Self, StoreError> {
-        let meta = layer.handle().get(&key::ContextMeta { context_id })?;
+        let meta = layer.view().get(&key::ContextMeta { context_id })?;
         let meta = meta.ok_or(StoreError::UnknownContext(context_id))?;
         Markers::of(layer, context_id, &meta)
     }
@@ -43,7 +43,7 @@ impl Markers {
         context_id: ContextId,
         meta: &ContextMeta,
     ) -> Result<Self, StoreError> {
-        let handle = layer.handle();
+        let handle = layer.view();
         let application_id = meta.application;
         Ok(Markers {
             installed: handle
@@ -85,14 +85,14 @@ impl Markers {
 
 /// The group of a context, if it has one.
 pub fn group_of<L: ReadLayer>(layer: &L, context_id: ContextId) -> Result<Option<GroupId>, StoreError> {
-    layer.handle().get(&key::ContextGroupRef { context_id })
+    layer.view().get(&key::ContextGroupRef { context_id })
 }
 
 fn wanted<L: ReadLayer>(layer: &L, context_id: ContextId) -> Result<Option<BlobId>, StoreError> {
     let Some(group_id) = group_of(layer, context_id)? else {
         return Ok(None);
     };
-    let meta = layer.handle().get(&key::GroupMeta { group_id })?;
+    let meta = layer.view().get(&key::GroupMeta { group_id })?;
     Ok(meta.map(|meta| meta.app_key).filter(|app_key| !app_key.is_zero()))
 }
 
@@ -200,7 +200,7 @@ pub(crate) fn application_of<L: ReadLayer>(
     layer: &L,
     context_id: ContextId,
 ) -> Result<ApplicationId, StoreError> {
-    let meta = layer.handle().get(&key::ContextMeta { context_id })?;
+    let meta = layer.view().get(&key::ContextMeta { context_id })?;
     meta.map(|meta| meta.application)
         .ok_or(StoreError::UnknownContext(context_id))
 }

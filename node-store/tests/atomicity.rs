@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use node_store::backend::sqlite::SqliteBackend;
 use node_store::{
-    Column, ColumnSet, Database, Direction, Durability, KeyRange, LayerExt, OwnedRow, ReadLayer, ReadView, RowCursor,
-    SqliteOptions, Store, StoreError, Transaction, WriteLayer,
+    Column, ColumnSet, Database, Direction, Durability, KeyRange, LayerExt, OwnedRow, ReadLayer, ReadView,
+    RowCursor, SqliteOptions, Store, StoreError, Transaction, WriteLayer,
 };
 
 const COLUMNS: [Column; 3] = [Column::Meta, Column::State, Column::UnifiedOp];
@@ -135,7 +135,10 @@ fn find_batch(store: &Store, value_bytes: usize) -> u32 {
     let first = store.get(Column::Meta, &[0]).unwrap();
     let Some(first) = first else {
         for column in COLUMNS {
-            assert!(store.iter(column).unwrap().next().unwrap().is_none(), "rows without a batch");
+            assert!(
+                store.iter(column).unwrap().next().unwrap().is_none(),
+                "rows without a batch"
+            );
         }
         return 0;
     };
@@ -144,9 +147,14 @@ fn find_batch(store: &Store, value_bytes: usize) -> u32 {
     expected.apply(&batch(number, value_bytes)).unwrap();
     for column in COLUMNS {
         let range = KeyRange::all();
-        let (found, expected) =
-            (store.scan(column, &range, None).unwrap(), expected.scan(column, &range, None).unwrap());
-        assert!(found == expected, "column {column} is not of batch {number} alone");
+        let (found, expected) = (
+            store.scan(column, &range, None).unwrap(),
+            expected.scan(column, &range, None).unwrap(),
+        );
+        assert!(
+            found == expected,
+            "column {column} is not of batch {number} alone"
+        );
     }
     number
 }
@@ -154,7 +162,10 @@ fn find_batch(store: &Store, value_bytes: usize) -> u32 {
 fn open(backend: &str, path: &Path) -> Arc<dyn Database> {
     match backend {
         "sqlite" => {
-            let options = SqliteOptions { durability: Durability::Process, ..Default::default() };
+            let options = SqliteOptions {
+                durability: Durability::Process,
+                ..Default::default()
+            };
             Arc::new(SqliteBackend::open(path.join("node.sqlite"), &options).unwrap())
         }
         #[cfg(feature = "rocksdb")]
@@ -167,7 +178,11 @@ fn open(backend: &str, path: &Path) -> Arc<dyn Database> {
 }
 
 fn backends() -> Vec<&'static str> {
-    if cfg!(feature = "rocksdb") { vec!["sqlite", "rocksdb"] } else { vec!["sqlite"] }
+    if cfg!(feature = "rocksdb") {
+        vec!["sqlite", "rocksdb"]
+    } else {
+        vec!["sqlite"]
+    }
 }
 
 fn variable(name: &str) -> usize {
@@ -177,7 +192,9 @@ fn variable(name: &str) -> usize {
 #[test]
 #[ignore = "the process that the other tests start and kill"]
 fn writing_process() {
-    let Ok(path) = std::env::var("NODE_STORE_CHILD") else { return };
+    let Ok(path) = std::env::var("NODE_STORE_CHILD") else {
+        return;
+    };
     let backend = std::env::var("NODE_STORE_BACKEND").unwrap();
     let backend = open(&backend, Path::new(&path));
     let (first, value_bytes) = (variable("NODE_STORE_FIRST") as u32, variable("NODE_STORE_VALUE"));
@@ -215,7 +232,14 @@ struct Writer {
 }
 
 impl Writer {
-    fn start(backend: &str, path: &Path, first: u32, value_bytes: usize, stop_at: usize, after: bool) -> Writer {
+    fn start(
+        backend: &str,
+        path: &Path,
+        first: u32,
+        value_bytes: usize,
+        stop_at: usize,
+        after: bool,
+    ) -> Writer {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "writing_process", "--include-ignored", "--nocapture"])
             .env("NODE_STORE_CHILD", path)
@@ -258,7 +282,11 @@ fn node_5_killed_at_every_write_a_batch_is_there_or_not() {
                 assert_eq!(writer.hear(), "stopped");
                 writer.kill();
                 let found = find_batch(&Store::new(open(backend, directory.path())), 100);
-                assert_eq!(found, stop_at as u32 - u32::from(!after), "{backend}, write {stop_at}, after {after}");
+                assert_eq!(
+                    found,
+                    stop_at as u32 - u32::from(!after),
+                    "{backend}, write {stop_at}, after {after}"
+                );
             }
         }
     }
@@ -278,7 +306,10 @@ fn node_5_killed_within_a_write_a_batch_is_there_or_not() {
             }
             writer.kill();
             let found = find_batch(&Store::new(open(backend, directory.path())), 8000);
-            assert!(found >= said, "{backend}: batch {said} was reported written and {found} is there");
+            assert!(
+                found >= said,
+                "{backend}: batch {said} was reported written and {found} is there"
+            );
             first = found + 1;
         }
     }
@@ -288,7 +319,10 @@ fn node_5_killed_within_a_write_a_batch_is_there_or_not() {
 fn node_5_on_a_full_disk_nothing_of_a_batch_is_written_and_the_store_goes_on() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("node.sqlite");
-    let options = SqliteOptions { durability: Durability::Process, max_pages: Some(400) };
+    let options = SqliteOptions {
+        durability: Durability::Process,
+        max_pages: Some(400),
+    };
     let mut store = Store::new(SqliteBackend::open(&path, &options).unwrap());
     let mut written = 0u32;
     let error = loop {
@@ -313,11 +347,17 @@ fn node_5_on_a_full_disk_nothing_of_a_batch_is_written_and_the_store_goes_on() {
             store = Store::new(SqliteBackend::open(&path, &options).unwrap());
         }
         for column in COLUMNS {
-            assert_eq!(store.scan(column, &KeyRange::all(), None).unwrap().len(), 4 * written as usize);
+            assert_eq!(
+                store.scan(column, &KeyRange::all(), None).unwrap().len(),
+                4 * written as usize
+            );
         }
     }
     // A single put fails whole too, and once there is room the store takes writes again.
-    assert!(matches!(store.put(Column::Meta, b"large", &[1; 1 << 20]), Err(StoreError::Full { .. })));
+    assert!(matches!(
+        store.put(Column::Meta, b"large", &[1; 1 << 20]),
+        Err(StoreError::Full { .. })
+    ));
     assert!(!store.has(Column::Meta, b"large").unwrap());
     store.delete_range(Column::State, &KeyRange::all()).unwrap();
     store.put(Column::Meta, b"small", &[1; 9000]).unwrap();
@@ -336,8 +376,17 @@ fn node_4_a_value_that_cannot_be_written_fails_when_staged_with_nothing_written(
         updated_by: [2; 32].into(),
     };
     let mut batch = store.batch();
-    batch.put(&key::ContextGroupRef { context_id: [3; 32].into() }, &group_id).unwrap();
-    let error = batch.put(&key::GroupMetadata { group_id }, &nameless).unwrap_err();
+    batch
+        .put(
+            &key::ContextGroupRef {
+                context_id: [3; 32].into(),
+            },
+            &group_id,
+        )
+        .unwrap();
+    let error = batch
+        .put(&key::GroupMetadata { group_id }, &nameless)
+        .unwrap_err();
     assert_eq!(
         error.to_string(),
         "GroupMetadata: the value cannot be written: name: 0 bytes; expected 1 to 64"
@@ -345,12 +394,18 @@ fn node_4_a_value_that_cannot_be_written_fails_when_staged_with_nothing_written(
     drop(batch);
     assert!(store.iter(Column::Group).unwrap().next().unwrap().is_none());
 
-    let named = value::MetadataRecord { name: Some("n".into()), ..nameless };
+    let named = value::MetadataRecord {
+        name: Some("n".into()),
+        ..nameless
+    };
     let mut staged = store.temporal();
     let mut batch = node_store::StoreBatch::over(&mut staged);
     batch.put(&key::GroupMetadata { group_id }, &named).unwrap();
     assert_eq!(batch.len(), 1);
     batch.commit().unwrap();
     staged.commit().unwrap();
-    assert_eq!((&store).handle().get(&key::GroupMetadata { group_id }).unwrap(), Some(named));
+    assert_eq!(
+        store.view().get(&key::GroupMetadata { group_id }).unwrap(),
+        Some(named)
+    );
 }

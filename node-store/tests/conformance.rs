@@ -8,7 +8,9 @@ mod support;
 use std::sync::Arc;
 
 use node_store::backend::memory::MemoryBackend;
-use node_store::{Direction, Encrypted, KeyRange, LayerExt, ReadLayer, Store, StoreError, Transaction, WriteLayer};
+use node_store::{
+    Direction, Encrypted, KeyRange, LayerExt, ReadLayer, Store, StoreError, Transaction, WriteLayer,
+};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
@@ -23,7 +25,12 @@ enum Stack {
     ReadOnly,
 }
 
-const STACKS: [Stack; 4] = [Stack::Bare, Stack::Temporal, Stack::TemporalOverTemporal, Stack::ReadOnly];
+const STACKS: [Stack; 4] = [
+    Stack::Bare,
+    Stack::Temporal,
+    Stack::TemporalOverTemporal,
+    Stack::ReadOnly,
+];
 
 type Checked = Result<(), TestCaseError>;
 
@@ -72,8 +79,16 @@ fn delete_range(store: &Store, model: &mut Model, step: &Step) -> Checked {
         store.delete_range(*column, range).unwrap();
         model.clear_range(*column, range);
         prop_assert_eq!(store.last(*column, range).unwrap(), None);
-        prop_assert_eq!(store.approximate_size(*column, &KeyRange::new(*b"b", *b"a")).unwrap(), 0);
-        let last = model.rows(*column, &KeyRange::all(), Direction::Descending).into_iter().next();
+        prop_assert_eq!(
+            store
+                .approximate_size(*column, &KeyRange::new(*b"b", *b"a"))
+                .unwrap(),
+            0
+        );
+        let last = model
+            .rows(*column, &KeyRange::all(), Direction::Descending)
+            .into_iter()
+            .next();
         prop_assert_eq!(store.last(*column, &KeyRange::all()).unwrap(), last);
         let all = store.scan(*column, &KeyRange::all(), Some(3)).unwrap();
         let expected = model.rows(*column, &KeyRange::all(), Direction::Ascending);
@@ -121,7 +136,9 @@ fn run(store: &Store, stack: Stack, steps: &[Step]) -> Checked {
             for (number, outer_segment) in steps.chunks(7).enumerate() {
                 let mut outer_view = base.clone();
                 let mut outer = store.temporal();
-                for segment in outer_segment.split_inclusive(|step| matches!(step, Step::Commit | Step::Discard)) {
+                for segment in
+                    outer_segment.split_inclusive(|step| matches!(step, Step::Commit | Step::Discard))
+                {
                     let mut view = outer_view.clone();
                     let mut inner = outer.temporal();
                     for step in segment {
@@ -170,7 +187,9 @@ fn node_23_every_backend_under_every_stack_is_the_sorted_map() {
 #[ignore = "the long run"]
 fn node_23_long_run() {
     let stacks = (support::stores().len() * STACKS.len()) as u32;
-    let asked = std::env::var("NODE_STORE_SEQUENCES").ok().and_then(|text| text.parse().ok());
+    let asked = std::env::var("NODE_STORE_SEQUENCES")
+        .ok()
+        .and_then(|text| text.parse().ok());
     suite(asked.unwrap_or(100_000u32.div_ceil(stacks)), 40);
 }
 
@@ -195,7 +214,9 @@ fn run_with_faults(store: &mut Store, steps: &[Step]) -> Result<Model, (StoreErr
                     staged.apply(transaction)
                 }
                 // An answer is right or an error: a failed read never looks like fewer rows.
-                Step::Ask(probe) => probe.ask(&staged).map(|answer| assert_eq!(answer, probe.expected(&view))),
+                Step::Ask(probe) => probe
+                    .ask(&staged)
+                    .map(|answer| assert_eq!(answer, probe.expected(&view))),
                 Step::Commit | Step::Discard | Step::DeleteRange(..) => Ok(()),
             };
             if let Err(error) = done {
@@ -205,7 +226,11 @@ fn run_with_faults(store: &mut Store, steps: &[Step]) -> Result<Model, (StoreErr
         if let Some(Step::Commit) = segment.last() {
             let before = staged.staged().clone();
             if let Err(error) = staged.commit() {
-                assert_eq!(*staged.staged(), before, "a failed commit keeps everything staged");
+                assert_eq!(
+                    *staged.staged(),
+                    before,
+                    "a failed commit keeps everything staged"
+                );
                 return Err((error, base, view));
             }
             assert!(staged.is_empty());
@@ -220,18 +245,39 @@ fn node_6_node_23_a_fault_at_any_backend_call_is_an_error_and_leaves_all_or_noth
     type Make = fn(Arc<Plan>) -> (Store, Store);
     let memory: Make = |plan| {
         let disk = Arc::new(MemoryBackend::new());
-        (Store::new(Faulty { inner: disk.clone(), plan }), Store::new(disk))
+        (
+            Store::new(Faulty {
+                inner: disk.clone(),
+                plan,
+            }),
+            Store::new(disk),
+        )
     };
     let sqlite: Make = |plan| {
         let disk = Arc::new(support::sqlite());
-        (Store::new(Faulty { inner: disk.clone(), plan }), Store::new(disk))
+        (
+            Store::new(Faulty {
+                inner: disk.clone(),
+                plan,
+            }),
+            Store::new(disk),
+        )
     };
     let encrypted: Make = |plan| {
         let disk = Arc::new(Encrypted::new(MemoryBackend::new(), support::master_key()).unwrap());
-        (Store::new(Faulty { inner: disk.clone(), plan }), Store::new(disk))
+        (
+            Store::new(Faulty {
+                inner: disk.clone(),
+                plan,
+            }),
+            Store::new(disk),
+        )
     };
     let under_encryption: Make = |plan| {
-        let disk = Arc::new(Faulty { inner: MemoryBackend::new(), plan });
+        let disk = Arc::new(Faulty {
+            inner: MemoryBackend::new(),
+            plan,
+        });
         let store = Store::new(Encrypted::new(disk, support::master_key()).unwrap());
         (store.clone(), store)
     };
@@ -297,11 +343,21 @@ fn node_5_an_unknown_column_refuses_everything_and_names_every_offender() {
     transaction.put(Column::State, *b"k", *b"v");
     transaction.delete(Column::Alias, *b"k");
     let error = store.apply(&transaction).unwrap_err();
-    assert_eq!(error.to_string(), "the store has no column State, Alias; nothing was written");
+    assert_eq!(
+        error.to_string(),
+        "the store has no column State, Alias; nothing was written"
+    );
     assert!(!store.has(Column::Meta, b"k").unwrap());
-    assert!(matches!(store.get(Column::State, b"k"), Err(StoreError::UnknownColumns { .. })));
+    assert!(matches!(
+        store.get(Column::State, b"k"),
+        Err(StoreError::UnknownColumns { .. })
+    ));
     assert!(store.iter(Column::State).is_err());
-    assert!(store.range(Column::State, &KeyRange::new(*b"b", *b"a"), Direction::Ascending).is_err());
+    assert!(
+        store
+            .range(Column::State, &KeyRange::new(*b"b", *b"a"), Direction::Ascending)
+            .is_err()
+    );
 
     let mut staged = store.temporal();
     staged.apply(&transaction).unwrap();
@@ -313,7 +369,10 @@ fn node_5_an_unknown_column_refuses_everything_and_names_every_offender() {
 fn node_6_a_cursor_that_failed_stays_failed() {
     use node_store::Column;
     let plan = Plan::new();
-    let mut store = Store::new(Faulty { inner: MemoryBackend::new(), plan: plan.clone() });
+    let mut store = Store::new(Faulty {
+        inner: MemoryBackend::new(),
+        plan: plan.clone(),
+    });
     for byte in 0..10 {
         store.put(Column::Meta, &[byte], &[byte]).unwrap();
     }
@@ -324,6 +383,9 @@ fn node_6_a_cursor_that_failed_stays_failed() {
     }
     assert!(is_injected(&cursor.next().unwrap_err()));
     assert!(cursor.row().is_none());
-    assert!(matches!(cursor.next(), Err(StoreError::CursorFailed { column: Column::Meta })));
+    assert!(matches!(
+        cursor.next(),
+        Err(StoreError::CursorFailed { column: Column::Meta })
+    ));
     assert!(matches!(cursor.seek(b""), Err(StoreError::CursorFailed { .. })));
 }

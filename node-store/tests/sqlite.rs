@@ -8,7 +8,10 @@ use node_store::{
 };
 
 fn options() -> SqliteOptions {
-    SqliteOptions { durability: Durability::Process, ..Default::default() }
+    SqliteOptions {
+        durability: Durability::Process,
+        ..Default::default()
+    }
 }
 
 #[test]
@@ -19,7 +22,11 @@ fn node_20_one_without_rowid_table_a_column() {
     let connection = rusqlite::Connection::open(&path).unwrap();
     for column in Column::ALL {
         let sql: String = connection
-            .query_row("SELECT sql FROM sqlite_schema WHERE name = ?1", [column.name()], |row| row.get(0))
+            .query_row(
+                "SELECT sql FROM sqlite_schema WHERE name = ?1",
+                [column.name()],
+                |row| row.get(0),
+            )
             .unwrap();
         assert!(sql.ends_with("STRICT, WITHOUT ROWID"), "{sql}");
     }
@@ -29,7 +36,10 @@ fn node_20_one_without_rowid_table_a_column() {
 fn node_20_a_database_of_another_program_or_a_later_format_is_refused_and_untouched() {
     let directory = tempfile::tempdir().unwrap();
     let foreign = directory.path().join("foreign.sqlite");
-    rusqlite::Connection::open(&foreign).unwrap().execute_batch("CREATE TABLE theirs (x)").unwrap();
+    rusqlite::Connection::open(&foreign)
+        .unwrap()
+        .execute_batch("CREATE TABLE theirs (x)")
+        .unwrap();
     let refused = SqliteBackend::open(&foreign, &options()).err().unwrap();
     assert!(matches!(refused, StoreError::NotAStore { .. }), "{refused}");
     let tables: i64 = rusqlite::Connection::open(&foreign)
@@ -40,9 +50,17 @@ fn node_20_a_database_of_another_program_or_a_later_format_is_refused_and_untouc
 
     let later = directory.path().join("later.sqlite");
     drop(SqliteBackend::open(&later, &options()).unwrap());
-    rusqlite::Connection::open(&later).unwrap().pragma_update(None, "user_version", 2).unwrap();
+    rusqlite::Connection::open(&later)
+        .unwrap()
+        .pragma_update(None, "user_version", 2)
+        .unwrap();
     let refused = SqliteBackend::open(&later, &options()).err().unwrap();
-    assert!(refused.to_string().ends_with("format version 2; this program knows 1"), "{refused}");
+    assert!(
+        refused
+            .to_string()
+            .ends_with("format version 2; this program knows 1"),
+        "{refused}"
+    );
     assert!(SqliteBackend::open_read_only(directory.path().join("absent.sqlite")).is_err());
 }
 
@@ -56,17 +74,22 @@ fn node_20_a_reader_beside_the_writer_sees_whole_batches_and_cannot_write() {
     assert_eq!(reader.get(Column::Meta, b"k").unwrap().unwrap(), b"1");
     writer.put(Column::Meta, b"k", b"2").unwrap();
     assert_eq!(reader.get(Column::Meta, b"k").unwrap().unwrap(), b"2");
-    assert!(matches!(reader.put(Column::Meta, b"k", b"3"), Err(StoreError::ReadOnly { .. })));
+    assert!(matches!(
+        reader.put(Column::Meta, b"k", b"3"),
+        Err(StoreError::ReadOnly { .. })
+    ));
     assert!(matches!(reader.flush(), Err(StoreError::ReadOnly { .. })));
-    assert!(matches!(reader.delete_range(Column::Meta, &KeyRange::all()), Err(StoreError::ReadOnly { .. })));
+    assert!(matches!(
+        reader.delete_range(Column::Meta, &KeyRange::all()),
+        Err(StoreError::ReadOnly { .. })
+    ));
 }
 
 #[test]
 fn f39_the_log_is_cut_back_once_no_view_needs_it() {
     let directory = tempfile::tempdir().unwrap();
-    let backend = std::sync::Arc::new(
-        SqliteBackend::open(directory.path().join("node.sqlite"), &options()).unwrap(),
-    );
+    let backend =
+        std::sync::Arc::new(SqliteBackend::open(directory.path().join("node.sqlite"), &options()).unwrap());
     let mut store = Store::new(backend.clone());
     store.put(Column::State, b"k", b"before").unwrap();
     let reader = store.clone();
@@ -85,7 +108,10 @@ fn f39_the_log_is_cut_back_once_no_view_needs_it() {
     assert_eq!(backend.statistics().open_views, 0);
     store.flush().unwrap();
     assert_eq!(backend.statistics().log_bytes, 0);
-    assert_eq!(store.get(Column::State, b"k").unwrap().unwrap(), vec![63; 256 << 10]);
+    assert_eq!(
+        store.get(Column::State, b"k").unwrap().unwrap(),
+        vec![63; 256 << 10]
+    );
 }
 
 #[test]
@@ -99,7 +125,9 @@ fn node_6_a_scan_over_many_pages_is_of_one_moment_in_both_directions() {
     store.apply(&rows).unwrap();
     let reader = store.clone();
     let mut up = reader.iter_snapshot(Column::State).unwrap();
-    let mut down = reader.range(Column::State, &KeyRange::all(), Direction::Descending).unwrap();
+    let mut down = reader
+        .range(Column::State, &KeyRange::all(), Direction::Descending)
+        .unwrap();
     for n in 0..3000u32 {
         assert_eq!(up.next().unwrap().unwrap().key, key(n));
         assert_eq!(down.next().unwrap().unwrap().key, key(2999 - n));

@@ -27,19 +27,31 @@ fn run(file: &str, expected_lines: usize, mut check: impl FnMut(&Value) -> Resul
         .enumerate()
         .filter_map(|(index, line)| {
             let shown: String = line.to_string().chars().take(200).collect();
-            check(line).err().map(|reason| format!("{file}:{}: {reason}\n    {shown}", index + 1))
+            check(line)
+                .err()
+                .map(|reason| format!("{file}:{}: {reason}\n    {shown}", index + 1))
         })
         .collect();
-    println!("{file}: {} of {} lines hold", lines.len() - failures.len(), lines.len());
+    println!(
+        "{file}: {} of {} lines hold",
+        lines.len() - failures.len(),
+        lines.len()
+    );
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 fn expect<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> Result<(), String> {
-    if found == expected { Ok(()) } else { Err(format!("{what}: found {found:?}, expected {expected:?}")) }
+    if found == expected {
+        Ok(())
+    } else {
+        Err(format!("{what}: found {found:?}, expected {expected:?}"))
+    }
 }
 
 fn id<const N: usize>(line: &Value, field: &str) -> [u8; N] {
-    bytes(&line[field]).try_into().unwrap_or_else(|bytes: Vec<u8>| panic!("{field}: {} bytes", bytes.len()))
+    bytes(&line[field])
+        .try_into()
+        .unwrap_or_else(|bytes: Vec<u8>| panic!("{field}: {} bytes", bytes.len()))
 }
 
 /// The reference's names of families that the seed names otherwise.
@@ -56,7 +68,8 @@ fn is_note(field: &str) -> bool {
     field.ends_with("_tag")
         || matches!(
             field,
-            "tag" | "prefix"
+            "tag"
+                | "prefix"
                 | "decoded_as"
                 | "key_id_derivation"
                 | "legacy_layout"
@@ -108,7 +121,11 @@ fn golden_row(line: &Value) -> Result<(), String> {
                 let lenient = matches!(family.name, "GroupKeyEntry") && matches!(length, 40 | 48);
                 let other_layout = family.name == "NamespaceIdentity" && length == 1;
                 if !lenient && !other_layout {
-                    return Err(format!("{length} of {} bytes decode, to {}", value.len(), hex(&again)));
+                    return Err(format!(
+                        "{length} of {} bytes decode, to {}",
+                        value.len(),
+                        hex(&again)
+                    ));
                 }
             }
         }
@@ -131,7 +148,10 @@ fn golden_row(line: &Value) -> Result<(), String> {
             continue;
         }
         if !described.key.get(name).is_some_and(|found| same(found, part)) {
-            return Err(format!("key field {name}: found {}, expected {part}", described.key));
+            return Err(format!(
+                "key field {name}: found {}, expected {part}",
+                described.key
+            ));
         }
     }
     if family.name == "Alias" {
@@ -144,7 +164,15 @@ fn golden_row(line: &Value) -> Result<(), String> {
     }
     let legacy = fields["value"].get("legacy_layout").is_some();
     let reference = matches!(family.name, "ContextDagDelta" | "NamespaceIdentity") || legacy;
-    expect("layout", described.layout, if reference { Layout::Reference } else { Layout::Seed })?;
+    expect(
+        "layout",
+        described.layout,
+        if reference {
+            Layout::Reference
+        } else {
+            Layout::Seed
+        },
+    )?;
     golden_inside(family.name, line, &value)
 }
 
@@ -167,10 +195,15 @@ fn golden_fields(family: &str, found: &Value, expected: &Value) -> Result<(), St
         }
     }
     let known: BTreeSet<&str> = plain.iter().map(|(field, _)| field.as_str()).collect();
-    let surplus = found.as_object().into_iter().flatten().map(|(field, _)| field.as_str()).filter(|field| {
-        let note = matches!(*field, "kind_name" | "layout" | "epoch" | "insertion_seq");
-        !known.contains(field) && !note && !matches!(family, "AbsorbBuffer" | "GroupOpLog")
-    });
+    let surplus = found
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(field, _)| field.as_str())
+        .filter(|field| {
+            let note = matches!(*field, "kind_name" | "layout" | "epoch" | "insertion_seq");
+            !known.contains(field) && !note && !matches!(family, "AbsorbBuffer" | "GroupOpLog")
+        });
     match surplus.collect::<Vec<_>>() {
         names if names.is_empty() => Ok(()),
         names => Err(format!("fields that the vector does not have: {names:?}")),
@@ -184,17 +217,37 @@ fn golden_inside(family: &str, line: &Value, value: &[u8]) -> Result<(), String>
     match family {
         "ContextState" => {
             let derived = match fields["key"]["derivation"].as_str() {
-                Some("SHA-256(0x00 || entity_id)") => StateRow::Index.key(EntityId::new(id(&fields["key"], "entity_id"))),
-                Some("SHA-256(0x01 || entity_id)") => StateRow::Entry.key(EntityId::new(id(&fields["key"], "entity_id"))),
+                Some("SHA-256(0x00 || entity_id)") => {
+                    StateRow::Index.key(EntityId::new(id(&fields["key"], "entity_id")))
+                }
+                Some("SHA-256(0x01 || entity_id)") => {
+                    StateRow::Entry.key(EntityId::new(id(&fields["key"], "entity_id")))
+                }
                 Some(_) => StateRow::SyncState.key(EntityId::new(id(&fields["key"], "id"))),
                 None => return Ok(()),
             };
-            expect("state key", derived.to_string(), text(&fields["key"]["state_key"]).to_owned())?;
+            expect(
+                "state key",
+                derived.to_string(),
+                text(&fields["key"]["state_key"]).to_owned(),
+            )?;
             if fields["value"]["decoded_as"] == "EntityIndex" {
                 let index = EntityIndex::decode(value).map_err(|error| error.to_string())?;
-                expect("entity index again", index.encode().map_err(|error| error.to_string())?, value.to_vec())?;
+                expect(
+                    "entity index again",
+                    index.encode().map_err(|error| error.to_string())?,
+                    value.to_vec(),
+                )?;
                 let found = serde_json::to_value(&index).unwrap();
-                for field in ["id", "parent_id", "children", "full_hash", "own_hash", "deleted_at", "deleted_children"] {
+                for field in [
+                    "id",
+                    "parent_id",
+                    "children",
+                    "full_hash",
+                    "own_hash",
+                    "deleted_at",
+                    "deleted_children",
+                ] {
                     if !same(&found[field], &fields["value"][field]) {
                         return Err(format!("{field}: {}", found[field]));
                     }
@@ -207,34 +260,58 @@ fn golden_inside(family: &str, line: &Value, value: &[u8]) -> Result<(), String>
         }
         "ContextDagDelta" => {
             let read = value::DagDeltaCodec::decode(value).map_err(|error| error.to_string())?;
-            let value::ReadDagDelta::Reference(delta) = read else { return Err("not the reference's".into()) };
+            let value::ReadDagDelta::Reference(delta) = read else {
+                return Err("not the reference's".into());
+            };
             if delta.delta_id.to_string().starts_with("8e98") {
-                let actions = value::Action::decode_list(&delta.actions).map_err(|error| error.to_string())?;
+                let actions =
+                    value::Action::decode_list(&delta.actions).map_err(|error| error.to_string())?;
                 expect("actions", actions.len(), 3)?;
                 let derived = value::delta_id(&delta.parents, &actions).map_err(|error| error.to_string())?;
                 expect("delta id", derived, delta.delta_id)?;
                 let position = delta.governance_position_blob.as_deref().unwrap_or_default();
-                let position = value::GovernancePosition::decode(position).map_err(|error| error.to_string())?;
+                let position =
+                    value::GovernancePosition::decode(position).map_err(|error| error.to_string())?;
                 expect("governance heads", position.governance_dag_heads.len(), 2)?;
             }
             Ok(())
         }
         "GroupOpLog" => {
             let bytes: Vec<u8> = borsh::from_slice(value).map_err(|error| error.to_string())?;
-            signed(SignedOp::decode(SignedOpKind::Group, &bytes).map_err(shown)?, &bytes, &fields["value"])
+            signed(
+                SignedOp::decode(SignedOpKind::Group, &bytes).map_err(shown)?,
+                &bytes,
+                &fields["value"],
+            )
         }
         "NamespaceGovOp" => {
-            let row = value::Borsh::<value::NamespaceGovOp>::decode(value).map_err(|error| error.to_string())?;
+            let row =
+                value::Borsh::<value::NamespaceGovOp>::decode(value).map_err(|error| error.to_string())?;
             match NamespaceEntry::decode(&row).map_err(shown)? {
                 NamespaceEntry::Signed(op) => {
                     signed(op, &row.skeleton_bytes[1..], &fields["value"])?;
-                    let bare = value::NamespaceGovOp { skeleton_bytes: row.skeleton_bytes[1..].into() };
+                    let bare = value::NamespaceGovOp {
+                        skeleton_bytes: row.skeleton_bytes[1..].into(),
+                    };
                     NamespaceEntry::decode(&bare).map(drop).map_err(shown)
                 }
-                NamespaceEntry::Opaque { delta_id, parent_op_hashes, group_id, signer } => {
+                NamespaceEntry::Opaque {
+                    delta_id,
+                    parent_op_hashes,
+                    group_id,
+                    signer,
+                } => {
                     let expected = &fields["value"];
-                    expect("delta id", delta_id.to_string(), text(&expected["delta_id"]).to_owned())?;
-                    expect("group", group_id.to_string(), text(&expected["group_id"]).to_owned())?;
+                    expect(
+                        "delta id",
+                        delta_id.to_string(),
+                        text(&expected["delta_id"]).to_owned(),
+                    )?;
+                    expect(
+                        "group",
+                        group_id.to_string(),
+                        text(&expected["group_id"]).to_owned(),
+                    )?;
                     expect("signer", signer.to_string(), text(&expected["signer"]).to_owned())?;
                     expect("parents", parent_op_hashes.len(), 1)
                 }
@@ -243,11 +320,27 @@ fn golden_inside(family: &str, line: &Value, value: &[u8]) -> Result<(), String>
         "GroupKeyEntry" => {
             let read = value::GroupKeyCodec::decode(value).map_err(|error| error.to_string())?;
             let expected = &fields["value"];
-            expect("key id", read.key.key_id().to_string(), text(&fields["key"]["key_id"]).to_owned())?;
-            expect("key", hex(read.key.group_key.expose()), text(&expected["group_key"]).to_owned())?;
+            expect(
+                "key id",
+                read.key.key_id().to_string(),
+                text(&fields["key"]["key_id"]).to_owned(),
+            )?;
+            expect(
+                "key",
+                hex(read.key.group_key.expose()),
+                text(&expected["group_key"]).to_owned(),
+            )?;
             let absent = expected.get("decodes_with").unwrap_or(expected);
-            expect("epoch", read.key.epoch.to_string(), text(&absent["epoch"]).to_owned())?;
-            expect("order", read.key.insertion_seq.to_string(), text(&absent["insertion_seq"]).to_owned())
+            expect(
+                "epoch",
+                read.key.epoch.to_string(),
+                text(&absent["epoch"]).to_owned(),
+            )?;
+            expect(
+                "order",
+                read.key.insertion_seq.to_string(),
+                text(&absent["insertion_seq"]).to_owned(),
+            )
         }
         "AbsorbBuffer" => {
             let record = value::AbsorbCodec::decode(value).map_err(|error| error.to_string())?;
@@ -258,7 +351,10 @@ fn golden_inside(family: &str, line: &Value, value: &[u8]) -> Result<(), String>
                     "governance_position" => serde_json::json!({ "heads": found[field] }),
                     _ => found[field].clone(),
                 };
-                let bare = expected.get("governance_dag_heads").or(expected.get("heads")).unwrap_or(expected);
+                let bare = expected
+                    .get("governance_dag_heads")
+                    .or(expected.get("heads"))
+                    .unwrap_or(expected);
                 if !same(&found, expected) && !same(&found["heads"], bare) {
                     return Err(format!("{field}: found {found}, expected {expected}"));
                 }
@@ -269,7 +365,11 @@ fn golden_inside(family: &str, line: &Value, value: &[u8]) -> Result<(), String>
                 value::AbsorbShape::Entity(_) => "entity",
             };
             if let Some(expected) = expected["shape"].as_str() {
-                expect("shape", shape, expected.strip_suffix("-pending-application").unwrap_or(expected))?;
+                expect(
+                    "shape",
+                    shape,
+                    expected.strip_suffix("-pending-application").unwrap_or(expected),
+                )?;
             }
             Ok(())
         }
@@ -278,11 +378,23 @@ fn golden_inside(family: &str, line: &Value, value: &[u8]) -> Result<(), String>
             let expected = &fields["value"];
             expect("op again", op.encode().map_err(shown)?, value.to_vec())?;
             expect("id", op.id.to_string(), text(&expected["id"]).to_owned())?;
-            expect("verifies", op.verify().is_ok(), expected["verify"].as_bool().unwrap_or(false))?;
+            expect(
+                "verifies",
+                op.verify().is_ok(),
+                expected["verify"].as_bool().unwrap_or(false),
+            )?;
             let own = op.content_id().map_err(shown)? == op.id;
-            expect("content address", own, expected["id_is_content_address"].as_bool().unwrap_or(false))?;
+            expect(
+                "content address",
+                own,
+                expected["id_is_content_address"].as_bool().unwrap_or(false),
+            )?;
             let payload = borsh::to_vec(&op.payload).map_err(|error| error.to_string())?;
-            expect("tag", u64::from(payload[0]), expected["payload_tag"].as_u64().unwrap_or(99))?;
+            expect(
+                "tag",
+                u64::from(payload[0]),
+                expected["payload_tag"].as_u64().unwrap_or(99),
+            )?;
             if let Some(payload_hex) = expected["payload_hex"].as_str() {
                 expect("payload", hex(&payload), payload_hex.to_owned())?;
             }
@@ -315,14 +427,33 @@ fn golden_inside(family: &str, line: &Value, value: &[u8]) -> Result<(), String>
 }
 
 fn signed(op: SignedOp, bytes: &[u8], expected: &Value) -> Result<(), String> {
-    expect("op again", op.encode().map_err(|error| error.to_string())?, bytes.to_vec())?;
+    expect(
+        "op again",
+        op.encode().map_err(|error| error.to_string())?,
+        bytes.to_vec(),
+    )?;
     let hash = op.content_hash().map_err(|error| error.to_string())?;
-    expect("content hash", hash.to_string(), text(&expected["content_hash"]).to_owned())?;
+    expect(
+        "content hash",
+        hash.to_string(),
+        text(&expected["content_hash"]).to_owned(),
+    )?;
     expect("nonce", op.nonce.to_string(), text(&expected["nonce"]).to_owned())?;
-    expect("signer", op.signer.to_string(), text(&expected["signer"]).to_owned())?;
-    expect("version", u64::from(op.version), expected["version"].as_u64().unwrap_or(0))?;
+    expect(
+        "signer",
+        op.signer.to_string(),
+        text(&expected["signer"]).to_owned(),
+    )?;
+    expect(
+        "version",
+        u64::from(op.version),
+        expected["version"].as_u64().unwrap_or(0),
+    )?;
     op.verify().map_err(|error| error.to_string())?;
-    let forged = SignedOp { nonce: op.nonce + 1, ..op };
+    let forged = SignedOp {
+        nonce: op.nonce + 1,
+        ..op
+    };
     expect("a forged op verifies", forged.verify().is_ok(), false)
 }
 
@@ -333,13 +464,18 @@ fn node_11_node_12_every_golden_row_decodes_and_comes_back_byte_for_byte() {
         families.insert(family_name(text(&line["key_type"])).to_owned());
         golden_row(line)
     });
-    let declared: BTreeSet<String> = Family::all().iter().map(|family| family.name.to_owned()).collect();
+    let declared: BTreeSet<String> = Family::all()
+        .iter()
+        .map(|family| family.name.to_owned())
+        .collect();
     assert_eq!(families, declared, "the vectors cover every family");
 }
 
 #[test]
 fn node_14_unknown_payload_tags_are_refused() {
-    let line = lines("node-store.jsonl").into_iter().find(|line| line["fields"]["value"]["payload_tag"] == 13);
+    let line = lines("node-store.jsonl")
+        .into_iter()
+        .find(|line| line["fields"]["value"]["payload_tag"] == 13);
     let value = bytes(&line.expect("the file has a Noop op")["value_hex"]);
     let op = Op::decode(&value).unwrap();
     let tag_at = value.len() - 64 - 32 - 1;
@@ -354,7 +490,9 @@ fn node_14_unknown_payload_tags_are_refused() {
 
 fn derivation(line: &Value) -> Result<(), String> {
     let shown = |error: node_store::StoreError| error.to_string();
-    let Some(kind) = line["kind"].as_str() else { return Err("no kind".into()) };
+    let Some(kind) = line["kind"].as_str() else {
+        return Err("no kind".into());
+    };
     match kind {
         "key_id" => expect(
             "key id",
@@ -378,14 +516,32 @@ fn derivation(line: &Value) -> Result<(), String> {
             let time = text(&line["time_u64"]).parse().map_err(|_| "time")?;
             let id: NonZeroU128 = text(&line["id_u128"]).parse().map_err(|_| "id")?;
             let stamp = HybridTimestamp::new(time, id);
-            expect("bytes", hex(&borsh::to_vec(&stamp).unwrap()), text(&line["borsh"]).to_owned())?;
-            expect("again", borsh::from_slice(&bytes(&line["borsh"])).ok(), Some(stamp))?;
+            expect(
+                "bytes",
+                hex(&borsh::to_vec(&stamp).unwrap()),
+                text(&line["borsh"]).to_owned(),
+            )?;
+            expect(
+                "again",
+                borsh::from_slice(&bytes(&line["borsh"])).ok(),
+                Some(stamp),
+            )?;
             expect("text", stamp.to_string(), text(&line["display"]).to_owned())?;
-            expect("counter", u64::from(stamp.counter()), line["counter"].as_u64().unwrap_or(1 << 40))?;
-            expect("seconds", stamp.seconds(), line["seconds"].as_u64().unwrap_or(1 << 40))
+            expect(
+                "counter",
+                u64::from(stamp.counter()),
+                line["counter"].as_u64().unwrap_or(1 << 40),
+            )?;
+            expect(
+                "seconds",
+                stamp.seconds(),
+                line["seconds"].as_u64().unwrap_or(1 << 40),
+            )
         }
         "hybrid_timestamp_reject" => {
-            let error = borsh::from_slice::<HybridTimestamp>(&bytes(&line["borsh"])).err().ok_or("accepted")?;
+            let error = borsh::from_slice::<HybridTimestamp>(&bytes(&line["borsh"]))
+                .err()
+                .ok_or("accepted")?;
             expect("message", error.to_string(), text(&line["error"]).to_owned())
         }
         "state_key" => {
@@ -395,36 +551,73 @@ fn derivation(line: &Value) -> Result<(), String> {
                 "SyncState" => StateRow::SyncState,
                 other => return Err(other.to_owned()),
             };
-            expect("key", row.key(EntityId::new(id(line, "id"))).to_string(), text(&line["state_key"]).to_owned())
+            expect(
+                "key",
+                row.key(EntityId::new(id(line, "id"))).to_string(),
+                text(&line["state_key"]).to_owned(),
+            )
         }
         "domain_hash" => {
-            let parts: Vec<Vec<u8>> = line["parts"].as_array().into_iter().flatten().map(bytes).collect();
+            let parts: Vec<Vec<u8>> = line["parts"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map(bytes)
+                .collect();
             let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
-            expect("hash", hex(&domain_hash(text(&line["domain"]), &parts)), text(&line["hash"]).to_owned())
+            expect(
+                "hash",
+                hex(&domain_hash(text(&line["domain"]), &parts)),
+                text(&line["hash"]).to_owned(),
+            )
         }
         "account_id" => {
             let genesis = AccountGenesis::new(PublicKey::new(id(line, "root_pk")));
-            expect("genesis", hex(&borsh::to_vec(&genesis).unwrap()), text(&line["genesis_borsh"]).to_owned())?;
+            expect(
+                "genesis",
+                hex(&borsh::to_vec(&genesis).unwrap()),
+                text(&line["genesis_borsh"]).to_owned(),
+            )?;
             let root = ed25519_dalek::SigningKey::from_bytes(&id(line, "root_seed"));
-            expect("root", hex(root.verifying_key().as_bytes()), text(&line["root_pk"]).to_owned())?;
-            expect("account", genesis.account_id().to_string(), text(&line["account_id"]).to_owned())
+            expect(
+                "root",
+                hex(root.verifying_key().as_bytes()),
+                text(&line["root_pk"]).to_owned(),
+            )?;
+            expect(
+                "account",
+                genesis.account_id().to_string(),
+                text(&line["account_id"]).to_owned(),
+            )
         }
         "device_id" => {
             let device = DeviceId::of_account(&AccountId::new(id(line, "account_id")), &id(line, "nonce"));
             expect("device", device.to_string(), text(&line["device_id"]).to_owned())?;
-            expect("seed", hex(&device.clock_seed()), text(&line["hlc_seed"]).to_owned())
+            expect(
+                "seed",
+                hex(&device.clock_seed()),
+                text(&line["hlc_seed"]).to_owned(),
+            )
         }
-        "hlc_seed_from_device_id" => {
-            expect("seed", hex(&clock_seed(&id(line, "device_id"))), text(&line["seed"]).to_owned())
-        }
+        "hlc_seed_from_device_id" => expect(
+            "seed",
+            hex(&clock_seed(&id(line, "device_id"))),
+            text(&line["seed"]).to_owned(),
+        ),
         "root_key_handoff" => {
-            let handoff: RootHandoff = borsh::from_slice(&bytes(&line["borsh"])).map_err(|e| e.to_string())?;
-            expect("payload", hex(&handoff.payload()), text(&line["payload"]).to_owned())?;
+            let handoff: RootHandoff =
+                borsh::from_slice(&bytes(&line["borsh"])).map_err(|e| e.to_string())?;
+            expect(
+                "payload",
+                hex(&handoff.payload()),
+                text(&line["payload"]).to_owned(),
+            )?;
             handoff.verify(&root_key(1)).map_err(shown)?;
             expect("by another key", handoff.verify(&root_key(2)).is_ok(), false)
         }
         "device_cert" => {
-            let cert: DeviceCertificate = borsh::from_slice(&bytes(&line["borsh"])).map_err(|e| e.to_string())?;
+            let cert: DeviceCertificate =
+                borsh::from_slice(&bytes(&line["borsh"])).map_err(|e| e.to_string())?;
             expect("payload", hex(&cert.payload()), text(&line["payload"]).to_owned())?;
             cert.verify(&root_key(1)).map_err(shown)?;
             expect("by another key", cert.verify(&root_key(2)).is_ok(), false)
@@ -439,14 +632,27 @@ fn derivation(line: &Value) -> Result<(), String> {
             let read: value::StorageType = borsh::from_slice(&expected).map_err(|error| error.to_string())?;
             expect("again", borsh::to_vec(&read).unwrap(), expected)?;
             let name = format!("{read:?}");
-            expect("variant", name.split([' ', '{']).next().unwrap_or(""), text(&line["variant"]))
+            expect(
+                "variant",
+                name.split([' ', '{']).next().unwrap_or(""),
+                text(&line["variant"]),
+            )
         }
         "metadata" => {
             let expected = bytes(&line["borsh"]);
-            let read: value::EntityMetadata = borsh::from_slice(&expected).map_err(|error| error.to_string())?;
+            let read: value::EntityMetadata =
+                borsh::from_slice(&expected).map_err(|error| error.to_string())?;
             expect("again", borsh::to_vec(&read).unwrap(), expected)?;
-            expect("created", read.created_at.to_string(), text(&line["created_at"]).to_owned())?;
-            expect("updated", read.updated_at.to_string(), text(&line["updated_at"]).to_owned())
+            expect(
+                "created",
+                read.created_at.to_string(),
+                text(&line["created_at"]).to_owned(),
+            )?;
+            expect(
+                "updated",
+                read.updated_at.to_string(),
+                text(&line["updated_at"]).to_owned(),
+            )
         }
         "op_mask" => {
             let byte = line["byte"].as_u64().unwrap_or(999) as u8;
@@ -455,7 +661,8 @@ fn derivation(line: &Value) -> Result<(), String> {
             expect("decoded", borsh::from_slice::<OpMask>(&[byte]).is_ok(), accepted)
         }
         "causal_delta_id" => {
-            let actions = value::Action::decode_list(&bytes(&line["actions_borsh"])).map_err(|e| e.to_string())?;
+            let actions =
+                value::Action::decode_list(&bytes(&line["actions_borsh"])).map_err(|e| e.to_string())?;
             let mut parents: Vec<node_store::id::DeltaId> = line["parents"]
                 .as_array()
                 .into_iter()
@@ -465,16 +672,30 @@ fn derivation(line: &Value) -> Result<(), String> {
             let derive = |parents: &[_]| value::delta_id(parents, &actions).unwrap().to_string();
             expect("id", derive(&parents), text(&line["delta_id"]).to_owned())?;
             parents.reverse();
-            expect("swapped", derive(&parents), text(&line["swapped_parents_id"]).to_owned())
+            expect(
+                "swapped",
+                derive(&parents),
+                text(&line["swapped_parents_id"]).to_owned(),
+            )
         }
         "at_rest_value" => {
             let (stored, plain) = (bytes(&line["stored"]), bytes(&line["plaintext"]));
             let disk = Arc::new(MemoryBackend::new());
             let master = MasterKey::new(bytes(&line["master_key"])).map_err(shown)?;
             let encrypted = Store::new(Encrypted::new(disk.clone(), master).map_err(shown)?);
-            Store::new(disk).put(Column::State, b"row", &stored).map_err(shown)?;
-            expect("plain", encrypted.get(Column::State, b"row").map_err(shown)?, Some(plain))?;
-            expect("version", u64::from(stored[0]), line["version"].as_u64().unwrap_or(999))
+            Store::new(disk)
+                .put(Column::State, b"row", &stored)
+                .map_err(shown)?;
+            expect(
+                "plain",
+                encrypted.get(Column::State, b"row").map_err(shown)?,
+                Some(plain),
+            )?;
+            expect(
+                "version",
+                u64::from(stored[0]),
+                line["version"].as_u64().unwrap_or(999),
+            )
         }
         "at_rest_master_key_len" => {
             let length = line["len"].as_u64().unwrap_or(0) as usize;
@@ -483,12 +704,21 @@ fn derivation(line: &Value) -> Result<(), String> {
         }
         "at_rest_key_plain" => {
             let disk = Arc::new(MemoryBackend::new());
-            let encrypted = Encrypted::new(disk.clone(), MasterKey::new(vec![0x42; 48]).unwrap()).map_err(shown)?;
+            let encrypted =
+                Encrypted::new(disk.clone(), MasterKey::new(vec![0x42; 48]).unwrap()).map_err(shown)?;
             let overhead = line["overhead"].as_u64().unwrap_or(0) as usize;
             let plain = vec![7; line["raw_len"].as_u64().unwrap_or(0) as usize - overhead];
-            Store::new(encrypted).put(Column::State, &bytes(&line["key"]), &plain).map_err(shown)?;
-            let raw = Store::new(disk).get(Column::State, &bytes(&line["key"])).map_err(shown)?;
-            expect("raw length", raw.map(|raw| raw.len() as u64), line["raw_len"].as_u64())
+            Store::new(encrypted)
+                .put(Column::State, &bytes(&line["key"]), &plain)
+                .map_err(shown)?;
+            let raw = Store::new(disk)
+                .get(Column::State, &bytes(&line["key"]))
+                .map_err(shown)?;
+            expect(
+                "raw length",
+                raw.map(|raw| raw.len() as u64),
+                line["raw_len"].as_u64(),
+            )
         }
         "error" => {
             // The reference's iterators can be read before they are moved; ours have no row there to ask for.
@@ -501,7 +731,11 @@ fn derivation(line: &Value) -> Result<(), String> {
 }
 
 fn root_key(seed: u8) -> PublicKey {
-    PublicKey::new(ed25519_dalek::SigningKey::from_bytes(&[seed; 32]).verifying_key().to_bytes())
+    PublicKey::new(
+        ed25519_dalek::SigningKey::from_bytes(&[seed; 32])
+            .verifying_key()
+            .to_bytes(),
+    )
 }
 
 #[test]
@@ -551,7 +785,7 @@ fn golden_rows_written_and_read_back_through_every_backend_are_the_same_rows() {
         assert_eq!(found, rows, "{name}");
 
         // A log is read in the order of its numbers (NODE-13).
-        let handle = store.handle();
+        let handle = store.view();
         let log: Vec<u64> = handle
             .scan::<key::GroupOpLog>(&[0xb1; 32].into())
             .unwrap()

@@ -70,12 +70,12 @@ impl BlobStore {
 
     /// The blob's metadata.
     pub fn meta(&self, blob_id: BlobId) -> Result<Option<BlobMeta>, StoreError> {
-        (&self.store).handle().get(&key::BlobMeta { blob_id })
+        self.store.view().get(&key::BlobMeta { blob_id })
     }
 
     /// Whether the blob is known.
     pub fn has(&self, blob_id: BlobId) -> Result<bool, StoreError> {
-        (&self.store).handle().has(&key::BlobMeta { blob_id })
+        self.store.view().has(&key::BlobMeta { blob_id })
     }
 
     /// Streams a blob out, holding one chunk at a time; every chunk and the whole are checked on the way.

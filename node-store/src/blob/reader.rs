@@ -68,7 +68,7 @@ impl BlobReader {
     }
 
     fn meta(&self, blob_id: BlobId) -> Result<Option<BlobMeta>, StoreError> {
-        (&self.store).handle().get(&key::BlobMeta { blob_id })
+        self.store.view().get(&key::BlobMeta { blob_id })
     }
 
     fn corrupt<T>(&self, id: BlobId, reason: String) -> Result<T, StoreError> {

@@ -138,7 +138,7 @@ impl BlobStore {
         let count = match counts.entry(blob_id) {
             std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
             std::collections::btree_map::Entry::Vacant(entry) => {
-                let stored = (&self.store).handle().get(&key::BlobMeta { blob_id })?;
+                let stored = self.store.view().get(&key::BlobMeta { blob_id })?;
                 entry.insert(Count {
                     stored,
                     offered: None,

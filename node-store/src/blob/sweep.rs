@@ -50,7 +50,7 @@ impl BlobStore {
 
     /// Chunks that have a row and no file. Empty unless somebody removed files by hand.
     pub fn dangling(&self) -> Result<Vec<BlobId>, StoreError> {
-        let handle = (&self.store).handle();
+        let handle = self.store.view();
         let mut dangling = Vec::new();
         for row in handle.scan_family::<key::BlobMeta>()? {
             let (key, meta) = row?;

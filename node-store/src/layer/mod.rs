@@ -53,10 +53,21 @@ pub trait WriteLayer: ReadLayer {
     fn commit(&mut self) -> Result<(), StoreError>;
 }
 
-/// Ways to wrap a layer. References to layers are layers too: `(&mut layer).handle()` keeps the layer.
+/// Ways to wrap a layer.
 pub trait LayerExt: Layer + Sized {
+    /// Typed reads.
+    fn view(&self) -> Handle<&Self>
+    where
+        Self: ReadLayer,
+    {
+        Handle::new(self)
+    }
+
     /// Typed reads and writes.
-    fn handle(self) -> Handle<Self> {
+    fn handle(&mut self) -> Handle<&mut Self>
+    where
+        Self: WriteLayer,
+    {
         Handle::new(self)
     }
 

@@ -43,7 +43,7 @@ impl<L: ReadLayer> OpStore<L> {
 
     /// All operations of the scope, in order of their ids, which is no causal order; [`OpDag`](super::OpDag) makes one.
     pub fn for_each(&self, mut visit: impl FnMut(Op) -> Result<(), StoreError>) -> Result<(), StoreError> {
-        let handle = (&self.layer).handle();
+        let handle = self.layer.view();
         let mut rows = handle.scan::<ScopeUnifiedOp>(&self.scope)?;
         while let Some((key, bytes)) = rows.next_raw()? {
             let op = Op::decode(bytes)?;

@@ -166,8 +166,9 @@ impl Programs {
 
     pub(super) fn previous_of(&self, application_id: ApplicationId) -> Result<Option<BlobId>, StoreError> {
         use crate::layer::LayerExt;
-        let row = (&self.store)
-            .handle()
+        let row = self
+            .store
+            .view()
             .get(&key::ApplicationPreviousBlob { application_id })?;
         Ok(row.map(|row| row.bytecode))
     }

@@ -62,7 +62,7 @@ impl<'r, 'l> ContextRows<'r, 'l> {
 
     /// A row of shared state.
     pub fn state(&self, state_key: StateKey) -> Result<Option<Vec<u8>>, StoreError> {
-        (&*self.layer).handle().get(&key::ContextState {
+        self.layer.view().get(&key::ContextState {
             context_id: self.context_id,
             state_key,
         })
@@ -74,7 +74,7 @@ impl<'r, 'l> ContextRows<'r, 'l> {
             context_id: self.context_id,
             state_key,
         };
-        (&mut *self.layer).handle().put(&key, &value.to_vec())
+        self.layer.handle().put(&key, &value.to_vec())
     }
 
     /// Stages the removal of a row of shared state.
@@ -83,13 +83,12 @@ impl<'r, 'l> ContextRows<'r, 'l> {
             context_id: self.context_id,
             state_key,
         };
-        (&mut *self.layer).handle().delete(&key)
+        self.layer.handle().delete(&key)
     }
 
     /// The keys of all rows of shared state, ascending, staged ones included.
     pub fn state_keys(&self) -> Result<Vec<StateKey>, StoreError> {
-        let view = self.layer.read_only();
-        let handle = view.handle();
+        let handle = self.layer.view();
         let mut rows = handle.scan::<key::ContextState>(&self.context_id)?;
         let mut keys = Vec::new();
         while let Some((key, _)) = rows.next_raw()? {
@@ -100,7 +99,7 @@ impl<'r, 'l> ContextRows<'r, 'l> {
 
     /// A row of private state.
     pub fn private_state(&self, state_key: StateKey) -> Result<Option<Vec<u8>>, StoreError> {
-        (&*self.layer).handle().get(&key::ContextPrivateState {
+        self.layer.view().get(&key::ContextPrivateState {
             context_id: self.context_id,
             state_key,
         })
@@ -112,7 +111,7 @@ impl<'r, 'l> ContextRows<'r, 'l> {
             context_id: self.context_id,
             state_key,
         };
-        (&mut *self.layer).handle().put(&key, &value.to_vec())
+        self.layer.handle().put(&key, &value.to_vec())
     }
 
     /// Stages the removal of a row of private state.
@@ -121,7 +120,7 @@ impl<'r, 'l> ContextRows<'r, 'l> {
             context_id: self.context_id,
             state_key,
         };
-        (&mut *self.layer).handle().delete(&key)
+        self.layer.handle().delete(&key)
     }
 
     /// Stages the root that the migrated state hashes to.
@@ -130,6 +129,6 @@ impl<'r, 'l> ContextRows<'r, 'l> {
         let key = key::ContextMeta {
             context_id: self.context_id,
         };
-        (&mut *self.layer).handle().put(&key, &self.meta)
+        self.layer.handle().put(&key, &self.meta)
     }
 }

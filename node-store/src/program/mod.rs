@@ -46,9 +46,7 @@ impl Programs {
 
     /// An installed program.
     pub fn get(&self, application_id: ApplicationId) -> Result<Option<ApplicationMeta>, StoreError> {
-        (&self.store)
-            .handle()
-            .get(&key::ApplicationMeta { application_id })
+        self.store.view().get(&key::ApplicationMeta { application_id })
     }
 
     /// The facts about a context's code.
@@ -58,7 +56,7 @@ impl Programs {
 
     /// The contexts that run a program, with the facts about each.
     fn contexts_of(&self, application: ApplicationId) -> Result<Vec<(ContextId, Markers)>, StoreError> {
-        let handle = (&self.store).handle();
+        let handle = self.store.view();
         let mut contexts = Vec::new();
         for row in handle.scan_family::<key::ContextMeta>()? {
             let (key, meta) = row?;
@@ -78,7 +76,7 @@ impl Programs {
 
 fn superseded<L: ReadLayer>(layer: &L, code: BlobId) -> Result<Option<ApplicationMeta>, StoreError> {
     let key = archive_key(code);
-    let Some(bytes) = layer.handle().get(&key)? else {
+    let Some(bytes) = layer.view().get(&key)? else {
         return Ok(None);
     };
     crate::handle::decode::<key::ApplicationMeta>(&key.to_bytes(), &bytes).map(Some)

@@ -28,7 +28,7 @@ impl Programs {
             swept: self.blobs.sweep()?,
             ..Recovered::default()
         };
-        let handle = (&self.store).handle();
+        let handle = self.store.view();
         let mut rows = Rows::new();
         let mut known = Vec::new();
         for row in handle.scan_family::<key::ContextMeta>()? {

@@ -27,8 +27,9 @@ impl Programs {
     /// Admits a full replacement. A context with history of its own is refused unless forced, because its history would be
     /// lost.
     pub fn request_resync(&self, context_id: ContextId, force: bool) -> Result<(), StoreError> {
-        let meta = (&self.store)
-            .handle()
+        let meta = self
+            .store
+            .view()
             .get(&key::ContextMeta { context_id })?
             .ok_or(StoreError::UnknownContext(context_id))?;
         if !meta.dag_heads.is_empty() && !force {
@@ -54,7 +55,7 @@ impl Programs {
     /// rows dropped, root and heads set, and the code activated that the rows are of. False, with nothing done, if nobody
     /// asked for it. A state that does not hash to its claimed root is refused.
     pub fn settle_resync(&self, context_id: ContextId, received: ReceivedState) -> Result<bool, StoreError> {
-        let handle = (&self.store).handle();
+        let handle = self.store.view();
         if !handle.has(&key::ContextResyncRequested { context_id })? {
             return Ok(false);
         }

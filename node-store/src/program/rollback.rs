@@ -39,7 +39,7 @@ impl Programs {
                 rows.delete(&key::ContextMigrationFailed { context_id });
             }
             if let Some(group_id) = group_of(&self.store, context_id)?
-                && let Some(group) = (&self.store).handle().get(&key::GroupMeta { group_id })?
+                && let Some(group) = self.store.view().get(&key::GroupMeta { group_id })?
                 && group.app_key == current.bytecode
             {
                 rows.put(

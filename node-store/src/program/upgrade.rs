@@ -56,7 +56,7 @@ impl Programs {
         self.require_forward(context_id, &markers, target)?;
         if serving == target {
             self.activate(context_id, Transaction::new(), target, &markers)?;
-            return Ok(UpgradeOutcome::Activated { code: target });
+            return self.activated(context_id, target);
         }
         let fail = |kind: ContextMigrationFailed, reason: String| {
             self.record_failure(context_id, &markers, serving, kind)?;
@@ -86,7 +86,7 @@ impl Programs {
             Err(MigrationError::Store(error)) => return Err(error),
         };
         match self.activate(context_id, rows, target, &markers) {
-            Ok(()) => Ok(UpgradeOutcome::Activated { code: target }),
+            Ok(()) => self.activated(context_id, target),
             Err(error) => {
                 // Nothing of the batch is there. The note is worth trying for; without it the next start drives again.
                 if let Err(second) =
@@ -108,8 +108,8 @@ impl Programs {
         to: BlobId,
     ) -> Result<Transaction, MigrationError> {
         let mut store = self.store.clone();
-        let meta: ContextMeta = (&store)
-            .handle()
+        let meta: ContextMeta = store
+            .view()
             .get(&key::ContextMeta { context_id })?
             .ok_or(StoreError::UnknownContext(context_id))?;
         let mut staged = store.temporal();
@@ -117,7 +117,7 @@ impl Programs {
         Ok(staged.staged().clone())
     }
 
-    /// One batch: what was migrated, the new activation, no failure, no pin. Then durable.
+    /// One batch: what was migrated, the new activation, no failure, no pin.
     fn activate(
         &self,
         context_id: ContextId,
@@ -148,10 +148,14 @@ impl Programs {
                 change = self.forget(&mut rows, change, unpinned)?;
             }
         }
-        self.blobs.settle(change.with(&rows.0))?;
+        self.blobs.settle(change.with(&rows.0))
+    }
+
+    /// Waits until an activation survives a power cut; nobody is told of it before.
+    fn activated(&self, context_id: ContextId, code: BlobId) -> Result<UpgradeOutcome, StoreError> {
         self.store.flush()?;
-        tracing::info!(context = %context_id, code = %target, "code activated");
-        Ok(())
+        tracing::info!(context = %context_id, %code, "code activated");
+        Ok(UpgradeOutcome::Activated { code })
     }
 
     /// One batch: the failure, and a pin to the old code unless there is one or none is needed.
@@ -199,8 +203,9 @@ impl Programs {
         else {
             return Ok(());
         };
-        let ladder = (&self.store)
-            .handle()
+        let ladder = self
+            .store
+            .view()
             .get(&key::GroupUpgradeLadder { group_id })?
             .unwrap_or_default();
         match (ladder.position(&activated), ladder.position(&target)) {

@@ -9,7 +9,11 @@ fn open(path: &std::path::Path) -> Result<SqliteBackend, StoreError> {
 }
 
 fn truth(holds: bool) -> Result<(), String> {
-    if holds { Ok(()) } else { Err("does not hold".into()) }
+    if holds {
+        Ok(())
+    } else {
+        Err("does not hold".into())
+    }
 }
 
 pub(crate) fn check(case: &str, expected: &Value) -> Result<(), String> {
@@ -27,12 +31,19 @@ pub(crate) fn check(case: &str, expected: &Value) -> Result<(), String> {
             let _first = open(&path).unwrap();
             truth(matches!(open(&path), Err(StoreError::Locked { .. })))
         }
-        "column families after first open" => {
-            truth(open(&path).unwrap().columns().iter().eq(Column::ALL.iter().copied()))
-        }
+        "column families after first open" => truth(
+            open(&path)
+                .unwrap()
+                .columns()
+                .iter()
+                .eq(Column::ALL.iter().copied()),
+        ),
         "open when a known family is missing" | "families after that open" => {
             drop(open(&path).unwrap());
-            rusqlite::Connection::open(&path).unwrap().execute_batch("DROP TABLE ContextResyncRequested").unwrap();
+            rusqlite::Connection::open(&path)
+                .unwrap()
+                .execute_batch("DROP TABLE ContextResyncRequested")
+                .unwrap();
             let reader = SqliteBackend::open_read_only(&path).unwrap();
             truth(!reader.columns().contains(Column::ContextResyncRequested))?;
             let error = reader.has(Column::ContextResyncRequested, b"k").unwrap_err();
@@ -44,7 +55,10 @@ pub(crate) fn check(case: &str, expected: &Value) -> Result<(), String> {
             // Observed: refused. Ours keeps it and says so (NODE-20).
             drop(open(&path).unwrap());
             let sql = "CREATE TABLE RetiredColumn (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID";
-            rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
+            rusqlite::Connection::open(&path)
+                .unwrap()
+                .execute_batch(sql)
+                .unwrap();
             truth(open(&path).unwrap().unknown_columns() == ["RetiredColumn"])?;
             truth(open(&path).unwrap().unknown_columns() == ["RetiredColumn"])
         }
@@ -52,8 +66,15 @@ pub(crate) fn check(case: &str, expected: &Value) -> Result<(), String> {
             truth(open(&directory.path().join("a/b/c/node.sqlite")).is_ok())
         }
         "open on a regular file" => {
-            std::fs::write(&path, "not a database, and long enough to have a header of its own").unwrap();
-            let refused = open(&path).err().map(|error| error.to_string()).unwrap_or_default();
+            std::fs::write(
+                &path,
+                "not a database, and long enough to have a header of its own",
+            )
+            .unwrap();
+            let refused = open(&path)
+                .err()
+                .map(|error| error.to_string())
+                .unwrap_or_default();
             truth(refused.contains("not a node store"))?;
             let text = std::fs::read_to_string(&path).unwrap();
             truth(text.starts_with("not a database"))
@@ -87,8 +108,12 @@ fn rocks(case: &str, expected: &Value) -> Result<(), String> {
         }
         "column families after first open" => {
             drop(open(&path).unwrap());
-            let mut names: Vec<String> =
-                expected.as_array().unwrap().iter().map(|name| name.as_str().unwrap().to_owned()).collect();
+            let mut names: Vec<String> = expected
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|name| name.as_str().unwrap().to_owned())
+                .collect();
             names.sort();
             truth(families(&path) == names)
         }
@@ -108,7 +133,8 @@ fn rocks(case: &str, expected: &Value) -> Result<(), String> {
             drop(open(&path).unwrap());
             let names = rocksdb::DB::list_cf(&rocksdb::Options::default(), &path).unwrap();
             let mut db = rocksdb::DB::open_cf(&rocksdb::Options::default(), &path, names).unwrap();
-            db.create_cf("RetiredColumn", &rocksdb::Options::default()).unwrap();
+            db.create_cf("RetiredColumn", &rocksdb::Options::default())
+                .unwrap();
             drop(db);
             truth(RocksBackend::open_read_only(&path).unwrap().unknown_columns() == ["RetiredColumn"])?;
             truth(open(&path).unwrap().unknown_columns() == ["RetiredColumn"])

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use node_store::{
-    Column, ColumnSet, Database, Direction, KeyRange, OwnedRow, ReadView, Row, RowCursor, StoreError, Transaction,
+    Column, ColumnSet, Database, Direction, KeyRange, OwnedRow, ReadView, Row, RowCursor, StoreError,
+    Transaction,
 };
 
 /// Which call fails, and how.
@@ -57,7 +58,11 @@ impl Plan {
         let at = self.fail_at.load(Ordering::SeqCst);
         let dies = self.dies.load(Ordering::SeqCst);
         if self.writes_only.load(Ordering::SeqCst) && !is_write {
-            return if dies && at != 0 && self.calls() >= at { Err(injected()) } else { Ok(Step::Go) };
+            return if dies && at != 0 && self.calls() >= at {
+                Err(injected())
+            } else {
+                Ok(Step::Go)
+            };
         }
         let call = self.calls.fetch_add(1, Ordering::SeqCst) + 1;
         match at {
@@ -75,11 +80,21 @@ enum Step {
 }
 
 pub(crate) fn injected() -> StoreError {
-    StoreError::Backend { backend: "faulty", operation: "any", cause: "injected".into() }
+    StoreError::Backend {
+        backend: "faulty",
+        operation: "any",
+        cause: "injected".into(),
+    }
 }
 
 pub(crate) fn is_injected(error: &StoreError) -> bool {
-    matches!(error, StoreError::Backend { backend: "faulty", .. })
+    matches!(
+        error,
+        StoreError::Backend {
+            backend: "faulty",
+            ..
+        }
+    )
 }
 
 pub(crate) struct Faulty<D> {
@@ -142,7 +157,10 @@ macro_rules! faulty_reads {
         ) -> Result<Box<dyn RowCursor + 'v>, StoreError> {
             self.plan.step(false)?;
             let inner = self.inner.cursor(column, range, direction)?;
-            Ok(Box::new(FaultyCursor { inner, plan: self.plan.clone() }))
+            Ok(Box::new(FaultyCursor {
+                inner,
+                plan: self.plan.clone(),
+            }))
         }
     };
 }
@@ -182,7 +200,10 @@ impl<D: Database> Database for Faulty<D> {
 
     fn snapshot(&self) -> Result<Box<dyn ReadView + '_>, StoreError> {
         self.plan.step(false)?;
-        Ok(Box::new(FaultyView { inner: self.inner.snapshot()?, plan: self.plan.clone() }))
+        Ok(Box::new(FaultyView {
+            inner: self.inner.snapshot()?,
+            plan: self.plan.clone(),
+        }))
     }
 
     fn last_in_range(&self, column: Column, range: &KeyRange) -> Result<Option<OwnedRow>, StoreError> {

@@ -16,8 +16,10 @@ use node_store::{Column, Encrypted, Key, MasterKey, Store, key};
 pub(crate) fn sqlite() -> SqliteBackend {
     let directory = tempfile::tempdir().unwrap().keep();
     // Durability against power cuts is not under test here and costs a sync a write.
-    let options =
-        node_store::SqliteOptions { durability: node_store::Durability::Process, ..Default::default() };
+    let options = node_store::SqliteOptions {
+        durability: node_store::Durability::Process,
+        ..Default::default()
+    };
     SqliteBackend::open(directory.join("node.sqlite"), &options).unwrap()
 }
 
@@ -31,13 +33,22 @@ pub(crate) fn stores() -> Vec<(&'static str, Store)> {
     let mut stores = vec![
         ("memory", Store::memory()),
         ("sqlite", Store::new(sqlite())),
-        ("encrypted memory", Store::new(Encrypted::new(MemoryBackend::new(), master_key()).unwrap())),
-        ("encrypted sqlite", Store::new(Encrypted::new(sqlite(), master_key()).unwrap())),
+        (
+            "encrypted memory",
+            Store::new(Encrypted::new(MemoryBackend::new(), master_key()).unwrap()),
+        ),
+        (
+            "encrypted sqlite",
+            Store::new(Encrypted::new(sqlite(), master_key()).unwrap()),
+        ),
     ];
     #[cfg(feature = "rocksdb")]
     {
         stores.push(("rocksdb", Store::new(rocks())));
-        stores.push(("encrypted rocksdb", Store::new(Encrypted::new(rocks(), master_key()).unwrap())));
+        stores.push((
+            "encrypted rocksdb",
+            Store::new(Encrypted::new(rocks(), master_key()).unwrap()),
+        ));
     }
     stores
 }
@@ -50,6 +61,9 @@ pub(crate) fn rocks() -> node_store::backend::rocksdb::RocksBackend {
 
 /// The row that an encrypted store keeps for itself.
 pub(crate) fn is_key_version(column: Column, key: &[u8]) -> bool {
-    let row = key::Generic { scope: GenericScope::KEY_VERSION, fragment: Fragment::ONLY };
+    let row = key::Generic {
+        scope: GenericScope::KEY_VERSION,
+        fragment: Fragment::ONLY,
+    };
     column == Column::Generic && key == row.to_bytes().as_slice()
 }

@@ -30,7 +30,12 @@ impl Model {
     }
 
     /// By looking at every row there is.
-    pub(crate) fn rows(&self, column: Column, range: &KeyRange, direction: Direction) -> Vec<(Vec<u8>, Vec<u8>)> {
+    pub(crate) fn rows(
+        &self,
+        column: Column,
+        range: &KeyRange,
+        direction: Direction,
+    ) -> Vec<(Vec<u8>, Vec<u8>)> {
         let inside = |key: &[u8]| range.start() <= key && range.end().is_none_or(|end| key < end);
         let mut rows: Vec<_> = self
             .0
@@ -78,7 +83,10 @@ impl Probe {
                 while let Some(row) = cursor.next()? {
                     rows.push(Some(owned(row)));
                 }
-                assert!(cursor.next()?.is_none() && cursor.row().is_none(), "the end stays the end");
+                assert!(
+                    cursor.next()?.is_none() && cursor.row().is_none(),
+                    "the end stays the end"
+                );
                 Ok(rows)
             }
             Probe::Seeks(column, range, direction, steps) => {
@@ -98,10 +106,14 @@ impl Probe {
 
     pub(crate) fn expected(&self, model: &Model) -> Answer {
         match self {
-            Probe::Get(column, key) => vec![model.get(*column, key).map(|value| (key.clone(), value.clone()))],
-            Probe::Scan(column, range, direction) => {
-                model.rows(*column, range, *direction).into_iter().map(Some).collect()
+            Probe::Get(column, key) => {
+                vec![model.get(*column, key).map(|value| (key.clone(), value.clone()))]
             }
+            Probe::Scan(column, range, direction) => model
+                .rows(*column, range, *direction)
+                .into_iter()
+                .map(Some)
+                .collect(),
             Probe::Seeks(column, range, direction, steps) => {
                 let rows = model.rows(*column, range, *direction);
                 let mut answer = Vec::new();
