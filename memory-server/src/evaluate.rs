@@ -519,10 +519,12 @@ pub(crate) fn catch_up(
     let caught_up = caught_up
         .map_err(ServerError::from)
         .and_then(|caught_up| caught_up);
-    space.registry.lock().update(slot, |session| {
-        session.deliveries_since = session.incarnation;
-        session.force_full |= caught_up.is_err();
-    });
+    if caught_up.is_err() {
+        space
+            .registry
+            .lock()
+            .update(slot, |session| session.force_full = true);
+    }
     match caught_up {
         Ok(sync) => sync,
         Err(error) => {

@@ -65,6 +65,7 @@ mod statistics;
 mod transact;
 mod transport;
 mod turn;
+mod unconfirmed;
 mod views;
 mod watch_requests;
 mod watches;

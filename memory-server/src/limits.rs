@@ -46,13 +46,13 @@ pub struct Limits {
     pub deferred_keys: usize,
     /// Delivery records kept per connection until the peer confirms receipt (SRV-314).
     pub unconfirmed_deliveries: usize,
+    /// Instances those records may name together.
+    pub unconfirmed_instances: usize,
 
     /// Commits of one space admitted in one publication turn (SRV-409).
     pub commits_per_turn: usize,
     /// Full evaluations (resumes, watch replacements) that run at once in the process (SRV-1204).
     pub concurrent_full_evaluations: usize,
-    /// Threads evaluating watches and queries at once in the process (SRV-1203).
-    pub evaluation_threads: usize,
     /// Encoded documents kept per space, in bytes of text (SRV-1202).
     pub encoded_document_bytes: usize,
 
@@ -90,9 +90,9 @@ impl Default for Limits {
             outbound_min_rate: 128 * 1024,
             deferred_keys: 4096,
             unconfirmed_deliveries: 1024,
+            unconfirmed_instances: 65_536,
             commits_per_turn: 64,
             concurrent_full_evaluations: threads.max(2),
-            evaluation_threads: (threads * 2).max(4),
             encoded_document_bytes: 16 * MIB,
             entity_id_page: 1000,
             max_blob: 10 * MIB,

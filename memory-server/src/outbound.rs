@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 
 use crate::delivery::{Delivered, SessionKey};
 use crate::limits::Limits;
+use crate::unconfirmed::{RecordBounds, Unconfirmed};
 
 /// A frame waiting to be written.
 #[derive(Debug)]
@@ -70,14 +71,13 @@ struct State {
     starved: bool,
     /// Record of the frame the writer is writing.
     in_flight: Option<Box<Delivered>>,
-    unconfirmed: VecDeque<(u64, Delivered)>,
+    unconfirmed: Unconfirmed,
     /// Frames written so far; a ping carries it, its pong confirms everything up to it.
     written: u64,
     /// `written` at the last ping that asked for confirmation.
     asked: u64,
     /// A ping is to be sent before the next frame.
     ping: bool,
-    overflowed: bool,
 }
 
 /// The queue. Loopback connections are bounded by coalescing only (SRV-1304).
@@ -90,7 +90,8 @@ pub(crate) struct Outbound {
     end: Notify,
     high_water: usize,
     cap: usize,
-    record_cap: usize,
+    /// `None` where handing a frame over is delivering it.
+    records: Option<RecordBounds>,
 }
 
 impl Outbound {
@@ -101,7 +102,10 @@ impl Outbound {
             end: Notify::new(),
             high_water: limits.outbound_high_water,
             cap: limits.outbound_cap,
-            record_cap: limits.unconfirmed_deliveries,
+            records: Some(RecordBounds {
+                records: limits.unconfirmed_deliveries,
+                instances: limits.unconfirmed_instances,
+            }),
         }
     }
 
@@ -112,8 +116,7 @@ impl Outbound {
             end: Notify::new(),
             high_water: usize::MAX,
             cap: usize::MAX,
-            // Handing a frame to the in-process peer is delivering it.
-            record_cap: 0,
+            records: None,
         }
     }
 
@@ -224,15 +227,11 @@ impl Outbound {
         let mut state = self.state.lock();
         state.bytes = state.bytes.saturating_sub(frame.bytes);
         state.written += 1;
+        let position = state.written;
         if let Some(delivery) = state.in_flight.take()
-            && self.record_cap > 0
+            && let Some(bounds) = self.records
         {
-            if state.unconfirmed.len() >= self.record_cap {
-                state.unconfirmed.pop_front();
-                state.overflowed = true;
-            }
-            let position = state.written;
-            state.unconfirmed.push_back((position, *delivery));
+            state.unconfirmed.push(position, *delivery, bounds);
         }
         let drained = state.starved && state.bytes <= self.high_water / 2;
         state.starved &= !drained;
@@ -254,12 +253,8 @@ impl Outbound {
 
     /// True when many frames wait for confirmation and no ping is out that would confirm them.
     fn wants_confirmation(&self, state: &State) -> bool {
-        self.record_cap > 0
-            && state.unconfirmed.len() >= self.record_cap.div_ceil(4)
-            && state
-                .unconfirmed
-                .front()
-                .is_some_and(|(position, _)| *position > state.asked)
+        self.records
+            .is_some_and(|bounds| state.unconfirmed.wants_confirmation(state.asked, bounds))
     }
 
     /// Resolves when the connection is to end at once, even while a frame is being written.
@@ -280,32 +275,22 @@ impl Outbound {
         };
         let confirmed = u64::from_be_bytes(bytes);
         let mut state = self.state.lock();
-        if confirmed > state.written {
-            // No ping of ours carried it.
-            return;
-        }
-        while state
-            .unconfirmed
-            .front()
-            .is_some_and(|(position, _)| *position <= confirmed)
-        {
-            state.unconfirmed.pop_front();
+        // A larger number was carried by no ping of ours.
+        if confirmed <= state.written {
+            state.unconfirmed.confirm(confirmed);
         }
     }
 
     /// The peer says that `session` has applied everything through `seen` (SRV-315).
     pub(crate) fn acknowledge(&self, session: &SessionKey, seen: Seq) {
-        self.state
-            .lock()
-            .unconfirmed
-            .retain(|(_, delivery)| delivery.session != *session || !delivery.is_confirmed_by(seen));
+        self.state.lock().unconfirmed.acknowledge(session, seen);
     }
 
     /// Takes back what one session may not have: used when it moves to another connection.
     pub(crate) fn withdraw(&self, session: &SessionKey) -> Withdrawn {
         let mut state = self.state.lock();
         let mut taken = Withdrawn {
-            overflowed: state.overflowed,
+            overflowed: state.unconfirmed.has_overflowed(),
             ..Withdrawn::default()
         };
         let queue = std::mem::take(&mut state.queue);
@@ -330,14 +315,8 @@ impl Outbound {
                 .unconfirmed
                 .extend(state.in_flight.take().map(|delivery| *delivery));
         }
-        let records = std::mem::take(&mut state.unconfirmed);
-        for (position, delivery) in records {
-            if delivery.session == *session {
-                taken.unconfirmed.push(delivery);
-            } else {
-                state.unconfirmed.push_back((position, delivery));
-            }
-        }
+        let records = state.unconfirmed.take_session(session);
+        taken.unconfirmed.extend(records);
         taken
     }
 
@@ -346,17 +325,15 @@ impl Outbound {
         let mut state = self.state.lock();
         state.bytes = 0;
         let in_flight = state.in_flight.take();
+        let mut unconfirmed = state.unconfirmed.take();
+        unconfirmed.extend(in_flight.map(|delivery| *delivery));
         Withdrawn {
             unsent: std::mem::take(&mut state.queue)
                 .into_iter()
                 .filter_map(|frame| frame.delivery.map(|delivery| *delivery))
                 .collect(),
-            unconfirmed: std::mem::take(&mut state.unconfirmed)
-                .into_iter()
-                .map(|(_, delivery)| delivery)
-                .chain(in_flight.map(|delivery| *delivery))
-                .collect(),
-            overflowed: state.overflowed,
+            unconfirmed,
+            overflowed: state.unconfirmed.has_overflowed(),
         }
     }
 

@@ -128,7 +128,7 @@ impl Registry {
                 lease_reads_lapsed: false,
                 attachment,
                 incarnation,
-                deliveries_since: incarnation,
+                born: incarnation,
                 watches: Arc::default(),
                 views: Views::default(),
                 effective: Arc::default(),
@@ -384,8 +384,8 @@ impl Registry {
         let Some(session) = self.sessions.get_mut(&slot) else {
             return;
         };
-        if frame.incarnation < session.deliveries_since {
-            // The resume that followed has told the session everything afresh.
+        if frame.incarnation < session.born {
+            // It went to an earlier session of this id, which has expired.
             return;
         }
         {

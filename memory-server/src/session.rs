@@ -58,8 +58,8 @@ pub(crate) struct Session {
     pub(crate) attachment: Attachment,
     /// New on every open (SRV-310).
     pub(crate) incarnation: u64,
-    /// Frames of openings before this one no longer count: a resume has told the session everything afresh.
-    pub(crate) deliveries_since: u64,
+    /// The incarnation the record began with: what went to an earlier session of this id is none of its business.
+    pub(crate) born: u64,
     /// The watch list as the client set it.
     pub(crate) watches: Arc<WatchSet>,
     pub(crate) views: Views,
