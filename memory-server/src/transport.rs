@@ -30,6 +30,16 @@ pub(crate) enum Mount {
     Standalone,
 }
 
+impl Mount {
+    /// A close reason as this mount spells it: the standalone host's begin in lower case (WIRE-702).
+    fn spelled(self, reason: &str) -> String {
+        match self {
+            Mount::Production => reason.to_owned(),
+            Mount::Standalone => reason.replacen("Memory", "memory", 1),
+        }
+    }
+}
+
 /// Frames larger than this are parsed off the network threads.
 const PARSE_INLINE: usize = 256 * 1024;
 
@@ -89,7 +99,7 @@ pub(crate) fn upgrade(
 async fn serve(server: Arc<Server>, connection: Arc<Connection>, socket: WebSocket, mount: Mount) {
     let (sink, stream) = socket.split();
     let (frames, queue) = mpsc::channel(server.config().limits.inbound_pending_frames);
-    let writer = tokio::spawn(write(Arc::clone(&server), Arc::clone(&connection), sink));
+    let writer = tokio::spawn(write(Arc::clone(&server), Arc::clone(&connection), sink, mount));
     let dispatcher = spawn_dispatcher(Arc::clone(&server), Arc::clone(&connection), queue);
     let end = Reader {
         server: &server,
@@ -306,7 +316,7 @@ async fn write(server: Arc<Server>, connection: Arc<Connection>, mut sink: Split
                     sent = tokio::time::timeout(stall, sink.send(Message::Text(text.into()))) => sent,
                     closing = connection.outbound.ending() => {
                         connection.outbound.write_failed(frame);
-                        return finish(&server, &connection, sink, closing).await;
+                        return finish(&server, &connection, sink, closing, mount).await;
                     }
                 };
                 match sent {
@@ -327,6 +337,7 @@ async fn write(server: Arc<Server>, connection: Arc<Connection>, mut sink: Split
                             &connection,
                             sink,
                             Closing::Now(SocketClose::OutboundBuffer),
+                            mount,
                         )
                         .await;
                     }
@@ -342,7 +353,7 @@ async fn write(server: Arc<Server>, connection: Arc<Connection>, mut sink: Split
                     return;
                 }
             }
-            Next::Close(closing) => return finish(&server, &connection, sink, closing).await,
+            Next::Close(closing) => return finish(&server, &connection, sink, closing, mount).await,
         }
     }
 }
@@ -353,6 +364,7 @@ async fn finish(
     connection: &Connection,
     mut sink: SplitSink<WebSocket, Message>,
     closing: Closing,
+    mount: Mount,
 ) {
     let close = match closing {
         Closing::Now(close) | Closing::AfterQueue(close) => close,
@@ -364,7 +376,7 @@ async fn finish(
     tracing::debug!(connection = %connection.id, code = close.code(), reason = close.reason(), "closing");
     let frame = Message::Close(Some(CloseFrame {
         code: close.code(),
-        reason: close.reason().into(),
+        reason: mount.spelled(close.reason()).into(),
     }));
     // A peer that does not read cannot be told why.
     let _ = tokio::time::timeout(CLOSE_GRACE, sink.send(frame)).await;

@@ -78,6 +78,33 @@ async fn srv_104_a_later_binary_frame_closes_1003() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn srv_109_a_standalone_host_has_no_first_frame_stage() {
+    let running = Running::standalone(config()).await;
+    let mut client = Client::connect(running.address, "/anything").await;
+    client.send("{").await;
+    assert_eq!(
+        support::json(&client.recv().await)["error"]["name"],
+        "InvalidMessageError"
+    );
+    client
+        .socket
+        .send(Message::Binary(vec![1].into()))
+        .await
+        .expect("open");
+    expect_close(&mut client, 1003, "memory websocket expects text frames").await;
+    let url = format!("http://{}/anything", running.address);
+    let answer = tokio::task::spawn_blocking(move || {
+        ureq::get(&url)
+            .call()
+            .expect("answered")
+            .body_mut()
+            .read_to_string()
+            .expect("text")
+    });
+    assert_eq!(answer.await.expect("runs"), "memory websocket endpoint");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn srv_101_a_plain_request_to_the_socket_route_is_refused() {
     let running = Running::production(config()).await;
     let url = format!("http://{}/api/storage/memory?space={SPACE}", running.address);
