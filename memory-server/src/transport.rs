@@ -305,7 +305,12 @@ async fn parse(text: &str) -> Option<ClientMessage> {
         .flatten()
 }
 
-async fn write(server: Arc<Server>, connection: Arc<Connection>, mut sink: SplitSink<WebSocket, Message>) {
+async fn write(
+    server: Arc<Server>,
+    connection: Arc<Connection>,
+    mut sink: SplitSink<WebSocket, Message>,
+    mount: Mount,
+) {
     let limits = &server.config().limits;
     loop {
         match connection.outbound.next().await {
