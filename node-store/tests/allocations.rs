@@ -14,13 +14,20 @@ fn context() -> ContextId {
 fn row(number: u32) -> key::ContextState {
     let mut state_key = [0; 32];
     state_key[..4].copy_from_slice(&number.to_be_bytes());
-    key::ContextState { context_id: context(), state_key: state_key.into() }
+    key::ContextState {
+        context_id: context(),
+        state_key: state_key.into(),
+    }
 }
 
 fn fill(store: &mut Store) {
     let mut rows = Transaction::new();
     for number in 0..ROWS {
-        rows.put(Column::State, row(number).to_bytes().as_slice(), vec![number as u8; 100]);
+        rows.put(
+            Column::State,
+            row(number).to_bytes().as_slice(),
+            vec![number as u8; 100],
+        );
     }
     store.apply(&rows).unwrap();
 }
@@ -49,10 +56,16 @@ fn node_24_a_scan_of_10000_rows_allocates_nothing_a_row() {
         let mut staged = store.temporal();
         for number in 0..100 {
             staged.delete(Column::State, &row(number * 7).to_bytes()).unwrap();
-            staged.put(Column::State, &row(ROWS + number).to_bytes(), &[0; 100]).unwrap();
+            staged
+                .put(Column::State, &row(ROWS + number).to_bytes(), &[0; 100])
+                .unwrap();
         }
         let cost = allocation_counter::measure(|| assert_eq!(scan(&staged), ROWS));
-        assert!(cost.count_total < 600, "{name}, staged: {} allocations", cost.count_total);
+        assert!(
+            cost.count_total < 600,
+            "{name}, staged: {} allocations",
+            cost.count_total
+        );
     }
 }
 

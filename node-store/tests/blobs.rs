@@ -25,30 +25,49 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         let (files, plan) = (tempfile::tempdir().unwrap(), Plan::new());
-        let store = Store::new(Faulty { inner: MemoryBackend::new(), plan: plan.clone() });
+        let store = Store::new(Faulty {
+            inner: MemoryBackend::new(),
+            plan: plan.clone(),
+        });
         let blobs = BlobStore::open(store.clone(), files.path()).unwrap();
-        Fixture { files, store, blobs, plan }
+        Fixture {
+            files,
+            store,
+            blobs,
+            plan,
+        }
     }
 
     fn file_names(&self) -> Vec<String> {
         let names = std::fs::read_dir(self.files.path()).unwrap();
-        let mut names: Vec<String> = names.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<String> = names
+            .map(|file| file.unwrap().file_name().into_string().unwrap())
+            .collect();
         names.sort();
         names
     }
 
     fn rows(&self) -> BTreeMap<BlobId, value::BlobMeta> {
         let view = self.store.view();
-        view.scan_family::<key::BlobMeta>().unwrap().map(Result::unwrap).map(|(key, meta)| (key.blob_id, meta)).collect()
+        view.scan_family::<key::BlobMeta>()
+            .unwrap()
+            .map(Result::unwrap)
+            .map(|(key, meta)| (key.blob_id, meta))
+            .collect()
     }
 
     fn chunk_path(&self, chunk: BlobId) -> PathBuf {
-        self.files.path().join(bs58::encode(chunk.as_bytes()).into_string())
+        self.files
+            .path()
+            .join(bs58::encode(chunk.as_bytes()).into_string())
     }
 
     fn read(&self, id: BlobId) -> std::io::Result<Vec<u8>> {
         let mut content = Vec::new();
-        self.blobs.reader(id).map_err(std::io::Error::other)?.read_to_end(&mut content)?;
+        self.blobs
+            .reader(id)
+            .map_err(std::io::Error::other)?
+            .read_to_end(&mut content)?;
         Ok(content)
     }
 }
@@ -59,38 +78,69 @@ fn sha(bytes: &[u8]) -> [u8; 32] {
 
 /// Bytes that differ from chunk to chunk.
 fn content(length: usize) -> Vec<u8> {
-    (0..length).map(|at| (at ^ (at >> 8) ^ (at >> 16)) as u8).collect()
+    (0..length)
+        .map(|at| (at ^ (at >> 8) ^ (at >> 16)) as u8)
+        .collect()
 }
 
 fn chunks(content: &[u8]) -> Vec<BlobId> {
-    content.chunks(CHUNK_BYTES).map(|chunk| BlobId::new(sha(chunk))).collect()
+    content
+        .chunks(CHUNK_BYTES)
+        .map(|chunk| BlobId::new(sha(chunk)))
+        .collect()
 }
 
 fn root(chunks: &[BlobId]) -> BlobId {
-    BlobId::new(sha(&chunks.iter().flat_map(|chunk| *chunk.as_bytes()).collect::<Vec<u8>>()))
+    BlobId::new(sha(&chunks
+        .iter()
+        .flat_map(|chunk| *chunk.as_bytes())
+        .collect::<Vec<u8>>()))
 }
 
 #[test]
 fn node_16_addresses_are_those_of_the_layout_at_every_edge_of_a_chunk() {
-    for length in [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES + 5] {
+    for length in [
+        0,
+        1,
+        CHUNK_BYTES - 1,
+        CHUNK_BYTES,
+        CHUNK_BYTES + 1,
+        3 * CHUNK_BYTES + 5,
+    ] {
         let fixture = Fixture::new();
         let content = content(length);
         let id = fixture.blobs.put(content.as_slice()).unwrap();
         let links = chunks(&content);
         assert_eq!(id, root(&links), "{length} bytes");
         let meta = fixture.blobs.meta(id).unwrap().unwrap();
-        let expected =
-            value::BlobMeta { size: length as u64, hash: Hash::new(sha(&content)), links: links.clone(), refs: 1 };
+        let expected = value::BlobMeta {
+            size: length as u64,
+            hash: Hash::new(sha(&content)),
+            links: links.clone(),
+            refs: 1,
+        };
         assert_eq!(meta, expected, "{length} bytes");
-        let mut names: Vec<String> =
-            links.iter().map(|chunk| bs58::encode(chunk.as_bytes()).into_string()).collect();
+        let mut names: Vec<String> = links
+            .iter()
+            .map(|chunk| bs58::encode(chunk.as_bytes()).into_string())
+            .collect();
         names.sort();
-        assert_eq!(fixture.file_names(), names, "a file a chunk and none for the root");
+        assert_eq!(
+            fixture.file_names(),
+            names,
+            "a file a chunk and none for the root"
+        );
         assert!(fixture.read(id).unwrap() == content, "{length} bytes");
         assert_eq!(fixture.blobs.reader(id).unwrap().size(), length as u64);
         fixture.blobs.delete(id).unwrap();
-        assert!(fixture.rows().is_empty() && fixture.file_names().is_empty(), "{length} bytes");
-        assert!(matches!(fixture.blobs.reader(id), Err(StoreError::UnknownBlob { .. })));
+        assert!(
+            fixture.rows().is_empty() && fixture.file_names().is_empty(),
+            "{length} bytes"
+        );
+        assert!(matches!(
+            fixture.blobs.reader(id),
+            Err(StoreError::UnknownBlob { .. })
+        ));
     }
 }
 
@@ -99,8 +149,10 @@ fn node_16_every_owner_counts_and_shared_chunks_stay_for_the_others() {
     let fixture = Fixture::new();
     let one = content(2 * CHUNK_BYTES);
     let other = [&one[..CHUNK_BYTES], &[7; 10]].concat();
-    let (one_id, other_id) =
-        (fixture.blobs.put(one.as_slice()).unwrap(), fixture.blobs.put(other.as_slice()).unwrap());
+    let (one_id, other_id) = (
+        fixture.blobs.put(one.as_slice()).unwrap(),
+        fixture.blobs.put(other.as_slice()).unwrap(),
+    );
     assert_eq!(fixture.blobs.put(one.as_slice()).unwrap(), one_id);
     let shared = chunks(&one)[0];
     assert_eq!(fixture.rows()[&shared].refs, 3);
@@ -157,7 +209,10 @@ fn node_16_a_stream_that_fails_midway_leaves_no_count_no_row_and_no_file() {
     assert!(fixture.blobs.put(both.as_slice().chain(Failing(5))).is_err());
     assert!(fixture.read(kept).unwrap() == both);
     drop(fixture.blobs.stage(both.as_slice()).unwrap());
-    assert!(fixture.read(kept).unwrap() == both, "a staged blob that is dropped takes nothing of others");
+    assert!(
+        fixture.read(kept).unwrap() == both,
+        "a staged blob that is dropped takes nothing of others"
+    );
 }
 
 #[test]
@@ -220,7 +275,12 @@ fn node_16_corruption_is_named_and_never_read_as_content() {
         Ok::<(), StoreError>(())
     };
     let put = |fixture: &Fixture, blob_id: BlobId, meta: value::BlobMeta| {
-        fixture.store.clone().handle().put(&key::BlobMeta { blob_id }, &meta).unwrap();
+        fixture
+            .store
+            .clone()
+            .handle()
+            .put(&key::BlobMeta { blob_id }, &meta)
+            .unwrap();
     };
     assert!(read(&|_, _, _| ()).is_ok());
     let flipped = read(&|fixture, _, links| {
@@ -229,41 +289,106 @@ fn node_16_corruption_is_named_and_never_read_as_content() {
         bytes[77] ^= 1;
         std::fs::write(&path, bytes).unwrap();
     });
-    assert!(flipped.unwrap_err().to_string().ends_with("the file's bytes do not hash to its id"));
+    assert!(
+        flipped
+            .unwrap_err()
+            .to_string()
+            .ends_with("the file's bytes do not hash to its id")
+    );
     let longer = read(&|fixture, _, links| {
         let path = fixture.chunk_path(links[2]);
-        std::fs::write(&path, [std::fs::read(&path).unwrap().as_slice(), &[0; 5000]].concat()).unwrap();
+        std::fs::write(
+            &path,
+            [std::fs::read(&path).unwrap().as_slice(), &[0; 5000]].concat(),
+        )
+        .unwrap();
     });
-    assert!(longer.unwrap_err().to_string().ends_with("the file's bytes do not hash to its id"));
+    assert!(
+        longer
+            .unwrap_err()
+            .to_string()
+            .ends_with("the file's bytes do not hash to its id")
+    );
     let missing = read(&|fixture, _, links| std::fs::remove_file(fixture.chunk_path(links[0])).unwrap());
     assert!(missing.unwrap_err().to_string().ends_with("its file is missing"));
     let no_row = read(&|fixture, _, links| {
-        fixture.store.clone().handle().delete(&key::BlobMeta { blob_id: links[0] }).unwrap();
+        fixture
+            .store
+            .clone()
+            .handle()
+            .delete(&key::BlobMeta { blob_id: links[0] })
+            .unwrap();
     });
     assert!(no_row.unwrap_err().to_string().ends_with("a part has no row"));
     let relinked = read(&|fixture, id, links| {
         let meta = fixture.rows()[&id].clone();
-        put(fixture, id, value::BlobMeta { links: vec![links[1], links[0], links[2]], ..meta });
+        put(
+            fixture,
+            id,
+            value::BlobMeta {
+                links: vec![links[1], links[0], links[2]],
+                ..meta
+            },
+        );
     });
-    assert!(relinked.unwrap_err().to_string().ends_with("its links do not hash to its id"));
+    assert!(
+        relinked
+            .unwrap_err()
+            .to_string()
+            .ends_with("its links do not hash to its id")
+    );
     let other_hash = read(&|fixture, id, _| {
         let meta = fixture.rows()[&id].clone();
-        put(fixture, id, value::BlobMeta { hash: Hash::ZERO, ..meta });
+        put(
+            fixture,
+            id,
+            value::BlobMeta {
+                hash: Hash::ZERO,
+                ..meta
+            },
+        );
     });
-    assert!(other_hash.unwrap_err().to_string().contains("bytes came, or other ones"));
+    assert!(
+        other_hash
+            .unwrap_err()
+            .to_string()
+            .contains("bytes came, or other ones")
+    );
     let giant = read(&|fixture, _, links| {
         let meta = fixture.rows()[&links[0]].clone();
-        put(fixture, links[0], value::BlobMeta { size: 1 << 40, ..meta });
+        put(
+            fixture,
+            links[0],
+            value::BlobMeta {
+                size: 1 << 40,
+                ..meta
+            },
+        );
     });
-    assert!(giant.unwrap_err().to_string().contains("a chunk of 1099511627776 bytes"));
+    assert!(
+        giant
+            .unwrap_err()
+            .to_string()
+            .contains("a chunk of 1099511627776 bytes")
+    );
 }
 
 #[test]
 fn node_16_nodes_of_nodes_are_walked_without_recursion_and_within_bounds() {
     let fixture = Fixture::new();
     let put = |blob_id: BlobId, links: Vec<BlobId>, content: &[u8]| {
-        let meta = value::BlobMeta { size: content.len() as u64, hash: Hash::new(sha(content)), links, refs: 1 };
-        fixture.store.clone().handle().put(&key::BlobMeta { blob_id }, &meta).unwrap();
+        let meta = value::BlobMeta {
+            size: content.len() as u64,
+            hash: Hash::new(sha(content)),
+            links,
+            refs: 1,
+        };
+        fixture
+            .store
+            .clone()
+            .handle()
+            .put(&key::BlobMeta { blob_id }, &meta)
+            .unwrap();
         blob_id
     };
     let one = fixture.blobs.put(&b"one"[..]).unwrap();
@@ -275,14 +400,26 @@ fn node_16_nodes_of_nodes_are_walked_without_recursion_and_within_bounds() {
     let twice = put(root(&[leaf, leaf]), vec![leaf, leaf], b"oneone");
     assert_eq!(fixture.read(twice).unwrap(), b"oneone");
     let doubled = put(root(&[one, one]), vec![one, one], b"oneone");
-    assert!(fixture.read(doubled).unwrap_err().to_string().ends_with("occurs twice"));
+    assert!(
+        fixture
+            .read(doubled)
+            .unwrap_err()
+            .to_string()
+            .ends_with("occurs twice")
+    );
     let mut deep = one;
     for _ in 0..63 {
         deep = put(root(&[deep]), vec![deep], b"one");
     }
     assert_eq!(fixture.read(deep).unwrap(), b"one");
     let deeper = put(root(&[deep]), vec![deep], b"one");
-    assert!(fixture.read(deeper).unwrap_err().to_string().ends_with("more than 64 levels"));
+    assert!(
+        fixture
+            .read(deeper)
+            .unwrap_err()
+            .to_string()
+            .ends_with("more than 64 levels")
+    );
     // A chunk can be asked for by its own id.
     assert_eq!(fixture.read(leaf).unwrap(), b"one");
 }
@@ -296,7 +433,10 @@ fn node_16_content_that_has_the_id_of_another_blob_is_refused() {
     let rows = fixture.rows();
     let trap = *chunks(b"content")[0].as_bytes();
     let error = fixture.blobs.put(&trap[..]).unwrap_err();
-    assert!(matches!(error, StoreError::CorruptBlob { id: found, .. } if found == id), "{error}");
+    assert!(
+        matches!(error, StoreError::CorruptBlob { id: found, .. } if found == id),
+        "{error}"
+    );
     assert_eq!(fixture.rows(), rows);
     assert_eq!(fixture.read(id).unwrap(), b"content");
 }
@@ -310,7 +450,10 @@ fn node_16_counts_stay_true_under_many_threads() {
             scope.spawn(|| {
                 for _ in 0..8 {
                     let id = fixture.blobs.put(content.as_slice()).unwrap();
-                    assert!(fixture.read(id).unwrap() == content, "an owner can read what it owns");
+                    assert!(
+                        fixture.read(id).unwrap() == content,
+                        "an owner can read what it owns"
+                    );
                     fixture.blobs.sweep().unwrap();
                     fixture.blobs.delete(id).unwrap();
                 }
@@ -325,9 +468,20 @@ fn node_16_counts_do_not_overflow() {
     let fixture = Fixture::new();
     let id = fixture.blobs.put(&b"x"[..]).unwrap();
     let meta = fixture.rows()[&id].clone();
-    let full = value::BlobMeta { refs: u32::MAX, ..meta };
-    fixture.store.clone().handle().put(&key::BlobMeta { blob_id: id }, &full).unwrap();
-    assert!(matches!(fixture.blobs.put(&b"x"[..]), Err(StoreError::BlobReferences { .. })));
+    let full = value::BlobMeta {
+        refs: u32::MAX,
+        ..meta
+    };
+    fixture
+        .store
+        .clone()
+        .handle()
+        .put(&key::BlobMeta { blob_id: id }, &full)
+        .unwrap();
+    assert!(matches!(
+        fixture.blobs.put(&b"x"[..]),
+        Err(StoreError::BlobReferences { .. })
+    ));
     assert_eq!(fixture.rows()[&id].refs, u32::MAX);
     assert_eq!(fixture.read(id).unwrap(), b"x");
 }
@@ -358,7 +512,11 @@ fn node_16_a_fault_at_any_call_of_put_and_delete_changes_nothing_or_everything()
             assert_eq!(fixture.blobs.dangling().unwrap(), []);
             assert!(fixture.read(kept).unwrap() == content[..CHUNK_BYTES]);
             fixture.blobs.sweep().unwrap();
-            let files = fixture.rows().values().filter(|meta| meta.links.is_empty()).count();
+            let files = fixture
+                .rows()
+                .values()
+                .filter(|meta| meta.links.is_empty())
+                .count();
             assert_eq!(fixture.file_names().len(), files, "call {at}");
             if !struck {
                 assert!(at > 3, "only {at} calls");
@@ -383,7 +541,10 @@ fn node_16_memory_does_not_grow_with_the_blob() {
     });
     assert_eq!(read, length);
     for (what, peak) in [("in", put.bytes_max), ("out", streamed.bytes_max)] {
-        assert!(peak < 4 << 20, "{what}: {peak} bytes at once for a blob of {length}");
+        assert!(
+            peak < 4 << 20,
+            "{what}: {peak} bytes at once for a blob of {length}"
+        );
     }
 }
 
@@ -391,9 +552,21 @@ fn node_16_memory_does_not_grow_with_the_blob() {
 fn program_paths_lead_nowhere_else() {
     let id = BlobId::new([1; 32]);
     let path = application_blob_path("org.example.notes", "1.2.3-rc.1", id).unwrap();
-    assert_eq!(path, Path::new("applications/org.example.notes/1.2.3-rc.1/blobs").join(bs58::encode([1; 32]).into_string()));
-    for bad in ["", ".", "..", ".hidden", "dot.", "a..b", "a/b", "a\\b", "ä", "a b", "a\0b"] {
-        assert!(matches!(application_blob_path(bad, "1", id), Err(StoreError::PathComponent { .. })), "{bad:?}");
+    assert_eq!(
+        path,
+        Path::new("applications/org.example.notes/1.2.3-rc.1/blobs")
+            .join(bs58::encode([1; 32]).into_string())
+    );
+    for bad in [
+        "", ".", "..", ".hidden", "dot.", "a..b", "a/b", "a\\b", "ä", "a b", "a\0b",
+    ] {
+        assert!(
+            matches!(
+                application_blob_path(bad, "1", id),
+                Err(StoreError::PathComponent { .. })
+            ),
+            "{bad:?}"
+        );
         assert!(application_blob_path("p", bad, id).is_err(), "{bad:?}");
     }
 }
