@@ -34,6 +34,8 @@ pub(crate) struct LeaseKeeper {
     /// Monotonic instant of the last attempt to renew, stamped before its outcome is known (SS-205).
     attempted: Cell<i64>,
     lost: Cell<bool>,
+    /// It counts as held in the statistics.
+    counted: Cell<bool>,
     on_regained: RefCell<Option<Rc<dyn Fn()>>>,
 }
 
@@ -55,6 +57,7 @@ impl LeaseKeeper {
             ttl,
             statistics,
             lost: Cell::new(false),
+            counted: Cell::new(false),
             on_regained: RefCell::default(),
         }
     }
@@ -75,7 +78,7 @@ impl LeaseKeeper {
             .and_then(|r| r);
         let acquired = self.lease.borrow_mut().acquire(&mut Answer(Some(taken)), now)?;
         if acquired {
-            self.statistics.update(|s| s.lease.held += 1);
+            self.count(true);
         }
         Ok(acquired)
     }
@@ -129,10 +132,18 @@ impl LeaseKeeper {
     }
 
     fn note_loss(&self) {
-        self.statistics.update(|s| {
-            s.lease.lost += 1;
-            s.lease.held = s.lease.held.saturating_sub(1);
-        });
+        self.statistics.update(|s| s.lease.lost += 1);
+        self.count(false);
+    }
+
+    fn count(&self, held: bool) {
+        match (self.counted.replace(held), held) {
+            (false, true) => self.statistics.update(|s| s.lease.held += 1),
+            (true, false) => self
+                .statistics
+                .update(|s| s.lease.held = s.lease.held.saturating_sub(1)),
+            (false, false) | (true, true) => {}
+        }
     }
 
     fn after_loss(&self, regained: bool) -> Renewal {
@@ -140,7 +151,7 @@ impl LeaseKeeper {
             self.lost.set(true);
             return Renewal::Lost;
         }
-        self.statistics.update(|s| s.lease.held += 1);
+        self.count(true);
         let told = self.on_regained.borrow().clone();
         if let Some(tell) = told {
             tell();
@@ -175,17 +186,13 @@ impl LeaseKeeper {
 
     /// Gives the lease up.
     pub(crate) async fn release(&self) -> Result<(), EngineError> {
-        let held = self.is_held();
         let (space, holder) = self.names();
         let released = self
             .engine
             .turn(move |engine| engine.release(&space, &holder))
             .await
             .and_then(|r| r);
-        if held {
-            self.statistics
-                .update(|s| s.lease.held = s.lease.held.saturating_sub(1));
-        }
+        self.count(false);
         self.lease
             .borrow_mut()
             .release(&mut Answer(Some(released.map(|()| true))))

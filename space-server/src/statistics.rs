@@ -2,11 +2,13 @@
 //! start. Loops add to it under one short lock; tests read these counters and never log text.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::pin::pin;
 use std::sync::Arc;
 
 use memory_wire::{Seq, SpaceId};
 use parking_lot::Mutex;
 use serde::Serialize;
+use tokio::sync::Notify;
 
 /// Entries kept of each time series.
 const SERIES_KEPT: usize = 4_000;
@@ -16,17 +18,37 @@ const SPACES_KEPT: usize = 256;
 
 /// Shared handle; cloning shares the counters.
 #[derive(Clone, Debug, Default)]
-pub struct Statistics(Arc<Mutex<ServingLoop>>);
+pub struct Statistics(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    block: Mutex<ServingLoop>,
+    changed: Notify,
+}
 
 impl Statistics {
     /// Changes counters under the lock; `change` must be short and must not block.
     pub fn update(&self, change: impl FnOnce(&mut ServingLoop)) {
-        change(&mut self.0.lock());
+        change(&mut self.0.block.lock());
+        self.0.changed.notify_waiters();
     }
 
     /// A copy of every counter.
     pub fn snapshot(&self) -> ServingLoop {
-        self.0.lock().clone()
+        self.0.block.lock().clone()
+    }
+
+    /// Resolves when `holds`, which is also asked right away.
+    pub async fn until(&self, holds: impl Fn(&ServingLoop) -> bool) {
+        loop {
+            let mut changed = pin!(self.0.changed.notified());
+            // Registered before the question: a change after it is not missed.
+            changed.as_mut().enable();
+            if holds(&self.0.block.lock()) {
+                return;
+            }
+            changed.await;
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use memory_engine::StoreRoot;
 use memory_server::{Clock, Server, ServerConfig, Stores, SystemClock};
 use memory_wire::identity::Signer;
-use memory_wire::well_known::WATERMARK_DOCUMENT;
+use memory_wire::well_known::{self, WATERMARK_DOCUMENT};
 use memory_wire::{Did, EntityId, EventId, Scope, SessionId, SpaceId, Value, value};
 use runner::ambient::{RandomMint, SystemClock as RunnerClock};
 use runner::cell::{Cell, Subscription};
@@ -28,17 +28,18 @@ use space_server::loopback::LoopbackConnector;
 use space_server::patterns::Patterns;
 use space_server::settings::LoopSettings;
 use space_server::statistics::{ServingLoop, Statistics};
+use space_server::time::{ExecutorSleeper, HostTime, Sleep, Sleeper};
 use tokio::runtime::Handle;
 
 /// Called by the counter's handler in every run, before it writes.
-pub type Hook = Arc<dyn Fn() -> Result<(), RunnerError> + Send + Sync>;
+pub(crate) type Hook = Arc<dyn Fn() -> Result<(), RunnerError> + Send + Sync>;
 
 /// One shared count, what it doubles to, and one sentence per user.
 #[derive(Clone)]
-pub struct Counter {
-    pub hook: Hook,
+pub(crate) struct Counter {
+    pub(crate) hook: Hook,
     /// Runs of the handler.
-    pub runs: Arc<AtomicUsize>,
+    pub(crate) runs: Arc<AtomicUsize>,
 }
 
 impl Default for Counter {
@@ -51,14 +52,14 @@ impl Default for Counter {
 }
 
 impl Counter {
-    pub fn with(hook: impl Fn() -> Result<(), RunnerError> + Send + Sync + 'static) -> Counter {
+    pub(crate) fn with(hook: impl Fn() -> Result<(), RunnerError> + Send + Sync + 'static) -> Counter {
         Counter {
             hook: Arc::new(hook),
             ..Counter::default()
         }
     }
 
-    pub fn runs(&self) -> usize {
+    pub(crate) fn runs(&self) -> usize {
         self.runs.load(Ordering::SeqCst)
     }
 }
@@ -69,7 +70,8 @@ impl Pattern for Counter {
     }
 
     fn graph(&self) -> PatternGraph {
-        let mut g = GraphBuilder::new(&self.identity(), value!({ "type": "object" }));
+        let argument = value!({ "type": "object", "properties": { "peer": { "asCell": ["stream"] } } });
+        let mut g = GraphBuilder::new(&self.identity(), argument);
         let count = g.state("count", value!({ "type": "number", "default": 0 }));
         let mine = g.scoped_state("mine", Scope::User, value!({ "type": "number" }));
         let doubled = g.derive(
@@ -90,19 +92,55 @@ impl Pattern for Counter {
                 )))
             },
         );
+        let told = g.state("told", value!({ "type": "number", "default": 0 }));
+        let tell = g.handler(
+            "tell",
+            fields([("told", (&told).into())]),
+            value!({ "type": "object", "properties": { "by": { "type": "number" } } }),
+            |_, state, event| {
+                let by = event.member("by").and_then(Value::as_f64).unwrap_or(1.0);
+                state.cell("told")?.set(Value::from(number(state, "told")? + by))
+            },
+        );
         let (hook, runs) = (self.hook.clone(), self.runs.clone());
+        let peer = g.argument().key("peer");
         let add = g.handler(
             "add",
-            fields([("count", (&count).into()), ("mine", (&mine).into())]),
-            value!({ "type": "object", "properties": { "by": { "type": "number" } } }),
-            move |_: &RunCx, state: &ArgView, event: &Value| {
+            fields([
+                ("count", (&count).into()),
+                ("mine", (&mine).into()),
+                ("tell", (&tell).into()),
+                ("peer", (&peer).into()),
+            ]),
+            value!({
+                "type": "object",
+                "properties": {
+                    "by": { "type": "number" },
+                    "tell": { "type": "boolean" },
+                    "pass": { "type": "boolean" },
+                    "poison": { "type": "boolean" }
+                }
+            }),
+            move |cx: &RunCx, state: &ArgView, event: &Value| {
                 runs.fetch_add(1, Ordering::SeqCst);
-                hook()?;
                 let by = event.member("by").and_then(Value::as_f64).unwrap_or(1.0);
-                state
-                    .cell("count")?
-                    .set(Value::from(number(state, "count")? + by))?;
-                state.cell("mine")?.set(Value::from(number(state, "mine")? + by))
+                let before = (number(state, "count")?, number(state, "mine")?);
+                hook()?;
+                state.cell("count")?.set(Value::from(before.0 + by))?;
+                state.cell("mine")?.set(Value::from(before.1 + by))?;
+                for (flag, stream) in [("tell", "tell"), ("pass", "peer")] {
+                    if event.member(flag).and_then(Value::as_bool) == Some(true) {
+                        cx.send(&state.cell(stream)?, value!({ "by": by }))?;
+                    }
+                }
+                if event.member("poison").and_then(Value::as_bool) == Some(true) {
+                    // Streams are appended to by sending; the store refuses whoever writes a log by hand.
+                    let id = well_known::stream_sidecar_id(&EntityId::from("of:other"), &["x"], Scope::Space);
+                    let log = Link::to_document(state.cell("count")?.link().space.clone(), id, Scope::Space);
+                    cx.cell_at(log)
+                        .set_raw(Some(value!({ "entries": [{ "eventId": "forged" }] })), false)?;
+                }
+                Ok(())
             },
         );
         g.result(
@@ -124,13 +162,13 @@ fn number(view: &ArgView, name: &str) -> Result<f64, RunnerError> {
 
 /// The machine's clocks, with a part that tests move.
 #[derive(Default)]
-pub struct MovableClock {
+pub(crate) struct MovableClock {
     machine: SystemClock,
     ahead: AtomicI64,
 }
 
 impl MovableClock {
-    pub fn advance(&self, ms: i64) {
+    pub(crate) fn advance(&self, ms: i64) {
         self.ahead.fetch_add(ms, Ordering::SeqCst);
     }
 }
@@ -145,25 +183,60 @@ impl Clock for MovableClock {
     }
 }
 
+/// Sleeps on the executor's timer, except that idle periods end when a test says so.
+#[derive(Default)]
+pub(crate) struct IdleOnDemand {
+    ended: Arc<tokio::sync::Notify>,
+    begun: tokio::sync::Notify,
+}
+
+/// The idle period of hosts under test; nothing else sleeps exactly as long.
+pub(crate) const IDLE: Duration = Duration::from_millis(29_999);
+
+impl IdleOnDemand {
+    /// Ends the idle period that somebody waits out, or the next one.
+    pub(crate) fn end(&self) {
+        self.ended.notify_one();
+    }
+
+    /// Waits until another idle period begins.
+    pub(crate) async fn begins(&self) {
+        self.begun.notified().await;
+    }
+}
+
+impl Sleeper for IdleOnDemand {
+    fn sleep(&self, how_long: Duration) -> Sleep {
+        if how_long == IDLE {
+            self.begun.notify_one();
+            let ended = Arc::clone(&self.ended);
+            return Box::pin(async move { ended.notified().await });
+        }
+        ExecutorSleeper.sleep(how_long)
+    }
+}
+
 /// The process under test; its data outlives it.
-pub struct Process {
-    pub server: Arc<Server>,
-    pub host: ExecutorHost,
-    pub statistics: Statistics,
+pub(crate) struct Process {
+    pub(crate) server: Arc<Server>,
+    pub(crate) host: ExecutorHost,
+    pub(crate) statistics: Statistics,
+    pub(crate) idle: Arc<IdleOnDemand>,
     service: Signer,
 }
 
 impl Process {
-    pub fn start(data: &std::path::Path, clock: &Arc<MovableClock>, counter: &Counter) -> Process {
+    pub(crate) fn start(data: &std::path::Path, clock: &Arc<MovableClock>, counter: &Counter) -> Process {
         // A deadline that a busy machine cannot miss: what a wave holds then follows from what was fired alone.
         let settings = LoopSettings {
             flush_deadline: Duration::from_secs(60),
+            idle_before_park: IDLE,
             ..LoopSettings::default()
         };
         Process::start_with(data, clock, counter, settings)
     }
 
-    pub fn start_with(
+    pub(crate) fn start_with(
         data: &std::path::Path,
         clock: &Arc<MovableClock>,
         counter: &Counter,
@@ -180,8 +253,13 @@ impl Process {
         let statistics = Statistics::default();
         let counter = counter.clone();
         let patterns = Patterns::new().with(move || counter.clone());
+        let idle = Arc::new(IdleOnDemand::default());
         let config = HostConfig {
             statistics: statistics.clone(),
+            time: HostTime::new(
+                Arc::clone(clock) as Arc<dyn Clock>,
+                Arc::clone(&idle) as Arc<dyn Sleeper>,
+            ),
             settings,
             ..HostConfig::new(
                 Arc::clone(&server),
@@ -194,34 +272,35 @@ impl Process {
             server,
             host,
             statistics,
+            idle,
             service,
         }
     }
 
-    pub fn counters(&self) -> ServingLoop {
+    pub(crate) fn counters(&self) -> ServingLoop {
         self.statistics.snapshot()
     }
 
     /// A client of this process, signed by `who`.
-    pub fn client(&self, who: &str) -> Client {
+    pub(crate) fn client(&self, who: &str) -> Client {
         Client::new(&self.server, Signer::from_passphrase(who))
     }
 
     /// A client that is no demand and keeps nothing alive: it signs as the service.
-    pub fn bystander(&self) -> Client {
+    pub(crate) fn bystander(&self) -> Client {
         Client::new(&self.server, Signer::from_seed(*self.service.seed()))
     }
 
-    pub async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.host.close().await;
         self.server.shut_down().await;
     }
 }
 
 /// A client runtime over an in-process line.
-pub struct Client {
-    pub runtime: Runtime,
-    pub did: Did,
+pub(crate) struct Client {
+    pub(crate) runtime: Runtime,
+    pub(crate) did: Did,
     watching: RefCell<Vec<Subscription>>,
 }
 
@@ -251,25 +330,25 @@ impl Client {
         }
     }
 
-    pub fn session(&self) -> SessionId {
+    pub(crate) fn session(&self) -> SessionId {
         self.runtime.storage().session_id()
     }
 
     /// Writes the piece's documents; authored, like any creation by a client.
-    pub async fn create(&self, pattern: &dyn Pattern, root: &Link) {
+    pub(crate) async fn create(&self, pattern: &dyn Pattern, root: &Link, argument: Value) {
         let tx = self.runtime.edit();
-        piece::setup(&tx, &pattern.identity(), &pattern.graph(), Some(value!({})), root).expect("set up");
+        piece::setup(&tx, &pattern.identity(), &pattern.graph(), Some(argument), root).expect("set up");
         self.runtime.wait_on(tx.commit()).await.expect("admitted");
     }
 
     /// Demands a document with all it leads to.
-    pub fn watch(&self, root: &Link) {
+    pub(crate) fn watch(&self, root: &Link) {
         let cell = self.runtime.cell(root.with_schema(Some(Value::Bool(true))));
         self.watching.borrow_mut().push(cell.sink(|_| None));
     }
 
     /// Fires an event and answers its id, once it is admitted.
-    pub async fn fire(&self, stream: &Link, payload: Value) -> EventId {
+    pub(crate) async fn fire(&self, stream: &Link, payload: Value) -> EventId {
         let admitted = Promise::new();
         let told = admitted.clone();
         self.runtime.storage().replica(&stream.space).on_ack(move |_, _| {
@@ -284,7 +363,7 @@ impl Client {
     }
 
     /// Waits until the space's watermark is `reached`, which is also looked at right away.
-    pub async fn watermark(&self, space: &SpaceId, reached: impl Fn(u64) -> bool + 'static) -> u64 {
+    pub(crate) async fn watermark(&self, space: &SpaceId, reached: impl Fn(u64) -> bool + 'static) -> u64 {
         let document = Link {
             path: vec!["seq".into()],
             ..Link::to_document(space.clone(), EntityId::from(WATERMARK_DOCUMENT), Scope::Space)
@@ -305,7 +384,7 @@ impl Client {
         seq
     }
 
-    pub fn leave(self) {
+    pub(crate) fn leave(self) {
         self.watching.borrow_mut().clear();
         self.runtime.dispose();
         self.runtime.storage().close();
@@ -314,30 +393,46 @@ impl Client {
 
 /// A commit as stored.
 #[derive(Debug)]
-pub struct Row {
-    pub seq: u64,
-    pub class: String,
-    pub holder: Option<String>,
-    pub session: String,
-    pub consequence_of: Vec<String>,
-    pub derived_through: Option<u64>,
-    pub annotations: serde_json::Value,
+pub(crate) struct Row {
+    pub(crate) seq: u64,
+    pub(crate) class: String,
+    pub(crate) holder: Option<String>,
+    pub(crate) session: String,
+    pub(crate) consequence_of: Vec<String>,
+    pub(crate) derived_through: Option<u64>,
+    pub(crate) annotations: serde_json::Value,
     /// `id@scope key`, in operation order.
-    pub writes: Vec<String>,
+    pub(crate) writes: Vec<String>,
 }
 
 /// The store of one space, looked at from outside.
-pub struct Rows(rusqlite::Connection);
+pub(crate) struct Rows(rusqlite::Connection);
 
 impl Rows {
-    pub fn open(data: &std::path::Path, space: &SpaceId) -> Rows {
+    pub(crate) fn open(data: &std::path::Path, space: &SpaceId) -> Rows {
         let path = StoreRoot::configured(data)
             .and_then(|root| root.store_path(space))
             .expect("a path");
         Rows(rusqlite::Connection::open(path).expect("a store"))
     }
 
-    pub fn head(&self) -> u64 {
+    /// The acting principal and session a commit was delegated for, with its capability reference.
+    pub(crate) fn carriage(&self, seq: u64) -> [Option<String>; 3] {
+        let query = "SELECT acting_principal, acting_session, capability_ref FROM \"commit\" WHERE seq = ?1";
+        let columns = |row: &rusqlite::Row<'_>| Ok([row.get(0)?, row.get(1)?, row.get(2)?]);
+        self.0
+            .query_row(query, [i64::try_from(seq).expect("small")], columns)
+            .expect("a commit")
+    }
+
+    /// Appends that wait for their delivery.
+    pub(crate) fn undelivered(&self) -> i64 {
+        self.0
+            .query_row("SELECT COUNT(*) FROM execution_outbox", [], |row| row.get(0))
+            .expect("a count")
+    }
+
+    pub(crate) fn head(&self) -> u64 {
         let seq: i64 = self
             .0
             .query_row("SELECT COALESCE(MAX(seq), 0) FROM \"commit\"", [], |row| {
@@ -348,7 +443,7 @@ impl Rows {
     }
 
     /// The commits after `seq`, in order.
-    pub fn since(&self, seq: u64) -> Vec<Row> {
+    pub(crate) fn since(&self, seq: u64) -> Vec<Row> {
         let mut statement = self
             .0
             .prepare(
@@ -409,22 +504,27 @@ impl Rows {
 }
 
 /// A space with one counter in it, and where its parts are.
-pub struct Place {
-    pub space: SpaceId,
-    pub root: Link,
-    pub links: runner::pattern::PieceLinks,
+pub(crate) struct Place {
+    pub(crate) space: SpaceId,
+    pub(crate) root: Link,
+    pub(crate) links: runner::pattern::PieceLinks,
 }
 
 /// The space all tests use.
-pub fn place(counter: &Counter) -> Place {
-    let space = SpaceId::from(Signer::from_passphrase("the space").did().as_str());
+pub(crate) fn place(counter: &Counter) -> Place {
+    place_in("the space", counter)
+}
+
+/// Another space with a counter of its own.
+pub(crate) fn place_in(name: &str, counter: &Counter) -> Place {
+    let space = SpaceId::from(Signer::from_passphrase(name).did().as_str());
     let root = Link::to_document(space.clone(), entity_for(Value::from("counter")), Scope::Space);
     let links = piece::derived_links(&counter.graph(), &root);
     Place { space, root, links }
 }
 
 impl Place {
-    pub fn link(&self, name: &str) -> Link {
+    pub(crate) fn link(&self, name: &str) -> Link {
         let found = self
             .links
             .internals
@@ -435,7 +535,7 @@ impl Place {
 
     /// Waits until the loop has nothing more to say: the last commit is one that only carried the watermark, and the
     /// watermark covers everything before it.
-    pub async fn rest(&self, client: &Client, rows: &Rows) -> u64 {
+    pub(crate) async fn rest(&self, client: &Client, rows: &Rows) -> u64 {
         loop {
             let head = rows.head();
             let carried_only = rows
@@ -457,14 +557,14 @@ impl Place {
 
 impl Row {
     /// It carries the watermark and nothing else.
-    pub fn is_advance(&self) -> bool {
+    pub(crate) fn is_advance(&self) -> bool {
         self.class == "derived" && self.writes == [format!("{WATERMARK_DOCUMENT}@space")]
     }
 }
 
 impl Place {
     /// Waits until something landed after `head` and the loop is at rest again.
-    pub async fn reaches(&self, client: &Client, rows: &Rows, head: u64) -> u64 {
+    pub(crate) async fn reaches(&self, client: &Client, rows: &Rows, head: u64) -> u64 {
         client.watermark(&self.space, move |w| w > head).await;
         self.rest(client, rows).await
     }
