@@ -34,6 +34,22 @@ impl Store {
         SqliteBackend::open(path, &Default::default()).map(Store::new)
     }
 
+    /// Any store on disk, for reading only, also while a node runs on it: a SQLite file or, with the feature `rocksdb`, a
+    /// RocksDB directory.
+    pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+        let path = path.as_ref();
+        if path.is_dir() {
+            #[cfg(feature = "rocksdb")]
+            return crate::backend::rocksdb::RocksBackend::open_read_only(path).map(Store::new);
+            #[cfg(not(feature = "rocksdb"))]
+            return Err(StoreError::NotAStore {
+                path: path.to_owned(),
+                reason: "a directory; this program is built without RocksDB".into(),
+            });
+        }
+        SqliteBackend::open_read_only(path).map(Store::new)
+    }
+
     /// A store in memory, gone with its last clone.
     pub fn memory() -> Self {
         Store::new(MemoryBackend::new())

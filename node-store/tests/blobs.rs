@@ -225,7 +225,12 @@ fn node_16_a_crash_between_file_and_row_leaves_an_orphan_that_the_sweep_finds() 
         let staged = fixture.blobs.stage(content.as_slice()).unwrap();
         let id = staged.id();
         fixture.plan.die(1, after);
-        assert!(fixture.blobs.settle(ReferenceChange::new().add(staged)).is_err());
+        assert!(
+            fixture
+                .blobs
+                .settle(ReferenceChange::new().adding(staged))
+                .is_err()
+        );
         fixture.plan.fail(0);
         let reopened = BlobStore::open(fixture.store.clone(), fixture.files.path()).unwrap();
         assert_eq!(reopened.dangling().unwrap(), []);
@@ -255,7 +260,10 @@ fn node_16_the_sweep_leaves_streams_that_are_coming_in_alone() {
     let id = fixture.blobs.put(content.as_slice()).unwrap();
     fixture.blobs.delete(id).unwrap();
     assert_eq!(fixture.file_names().len(), 2);
-    fixture.blobs.settle(ReferenceChange::new().add(staged)).unwrap();
+    fixture
+        .blobs
+        .settle(ReferenceChange::new().adding(staged))
+        .unwrap();
     assert!(fixture.read(id).unwrap() == content);
 }
 

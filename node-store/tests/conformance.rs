@@ -194,7 +194,7 @@ fn node_23_long_run() {
 }
 
 /// A sequence over a stack, where every failure is passed on; the model follows what succeeded.
-fn run_with_faults(store: &mut Store, steps: &[Step]) -> Result<Model, (StoreError, Model, Model)> {
+fn run_with_faults(store: &mut Store, steps: &[Step]) -> Result<Model, Box<(StoreError, Model)>> {
     let mut base = Model::default();
     for segment in steps.split_inclusive(|step| matches!(step, Step::Commit | Step::Discard)) {
         let mut view = base.clone();
@@ -220,7 +220,7 @@ fn run_with_faults(store: &mut Store, steps: &[Step]) -> Result<Model, (StoreErr
                 Step::Commit | Step::Discard | Step::DeleteRange(..) => Ok(()),
             };
             if let Err(error) = done {
-                return Err((error, base.clone(), base));
+                return Err(Box::new((error, base)));
             }
         }
         if let Some(Step::Commit) = segment.last() {
@@ -231,7 +231,7 @@ fn run_with_faults(store: &mut Store, steps: &[Step]) -> Result<Model, (StoreErr
                     before,
                     "a failed commit keeps everything staged"
                 );
-                return Err((error, base, view));
+                return Err(Box::new((error, base)));
             }
             assert!(staged.is_empty());
             base = view;
@@ -315,7 +315,8 @@ fn node_6_node_23_a_fault_at_any_backend_call_is_an_error_and_leaves_all_or_noth
                         prop_assert!(!hit, "call {} failed and nobody noticed", at);
                         compare(&sound, &model)?;
                     }
-                    Err((error, before, _after)) => {
+                    Err(failure) => {
+                        let (error, before) = *failure;
                         prop_assert!(hit && is_injected(&error), "call {}: {}", at, error);
                         struck.set(struck.get() + 1);
                         // The injected failure came before the write, so nothing of it is there.

@@ -924,8 +924,17 @@ fn node_33_resync_is_admitted_refused_forced_and_withdrawn() {
     programs.cancel_resync(alone()).unwrap();
     assert!(matches!(state(&world, alone()), UpgradeState::UpToDate { .. }));
 
-    // A state that does not hash to its root is refused and changes nothing.
+    // One of code that is not here is refused, and settles once the code is installed.
     programs.request_resync(alone(), true).unwrap();
+    let refused = programs.settle_resync(alone(), received()).unwrap_err();
+    assert!(matches!(refused, StoreError::ResyncRefused { .. }), "{refused}");
+    let elsewhere = world.copy();
+    elsewhere.programs().install(bundle(2)).unwrap();
+    assert!(elsewhere.programs().settle_resync(alone(), received()).unwrap());
+    elsewhere.check("settled late");
+    elsewhere.check_counts("settled late");
+
+    // A state that does not hash to its root is refused and changes nothing.
     let before = world.dump(|_, _| true);
     let lie = ReceivedState {
         root_hash: Hash::new([1; 32]),

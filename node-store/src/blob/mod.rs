@@ -64,7 +64,7 @@ impl BlobStore {
     pub fn put(&self, source: impl Read) -> Result<BlobId, StoreError> {
         let staged = self.stage(source)?;
         let id = staged.id();
-        self.settle(ReferenceChange::new().add(staged))?;
+        self.settle(ReferenceChange::new().adding(staged))?;
         Ok(id)
     }
 
@@ -93,7 +93,7 @@ impl BlobStore {
             }
             return Ok(());
         }
-        self.settle(ReferenceChange::new().release(blob_id))
+        self.settle(ReferenceChange::new().releasing(blob_id))
     }
 }
 

@@ -26,13 +26,13 @@ impl ReferenceChange {
     }
 
     /// One owner for a staged blob.
-    pub fn add(mut self, staged: StagedBlob) -> Self {
+    pub fn adding(mut self, staged: StagedBlob) -> Self {
         self.added.push(staged);
         self
     }
 
     /// One owner less for a blob.
-    pub fn release(mut self, blob: BlobId) -> Self {
+    pub fn releasing(mut self, blob: BlobId) -> Self {
         self.released.push(blob);
         self
     }

@@ -182,10 +182,8 @@ impl OpDag {
     }
 
     /// Folds the applied operations in [that order](Self::in_order).
-    pub fn fold<S>(&self, start: S, mut step: impl FnMut(S, &Op) -> S) -> S {
-        self.in_order()
-            .into_iter()
-            .fold(start, |state, op| step(state, op))
+    pub fn fold<S>(&self, start: S, step: impl FnMut(S, &Op) -> S) -> S {
+        self.in_order().into_iter().fold(start, step)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Installing a program: code into blobs, then one batch for counts, row, pins and the note of what was replaced.
 //! Rules: NODE-30, NODE-31, NODE-35.
 
+use std::collections::BTreeSet;
 use std::io::Read;
 
 use super::{Programs, Rows, archive_key, owned_blobs};
@@ -8,7 +9,6 @@ use crate::blob::ReferenceChange;
 use crate::error::StoreError;
 use crate::id::{ApplicationId, BlobId, ContextId};
 use crate::key;
-use crate::markers::Markers;
 use crate::value::{self, ApplicationMeta, Bytes, Service};
 
 /// A program as delivered. The id does not change between versions, so that a newer one is installed in place.
@@ -58,6 +58,7 @@ impl Programs {
     /// state version than the installed one is refused.
     pub fn install(&self, bundle: Bundle<'_>) -> Result<InstallOutcome, StoreError> {
         let application_id = bundle.application_id;
+        let _one = self.steps.lock();
         let staged = self.blobs.stage(bundle.code)?;
         let (code, size) = (staged.id(), staged.size());
         let mut stages = vec![staged];
@@ -89,7 +90,7 @@ impl Programs {
         let mut wanted = owned_blobs(&meta);
         for staged in stages {
             if wanted.remove(&staged.id()) {
-                change = change.add(staged);
+                change = change.adding(staged);
             }
         }
         let mut outcome = InstallOutcome {
@@ -107,7 +108,7 @@ impl Programs {
             }
             if old.bytecode == code {
                 for blob in owned_blobs(&old) {
-                    change = change.release(blob);
+                    change = change.releasing(blob);
                 }
             } else {
                 outcome.replaced = Some(old.bytecode);
@@ -135,33 +136,24 @@ impl Programs {
         };
         rows.put(&key::ApplicationPreviousBlob { application_id }, &note)?;
         rows.archive(old)?;
-        let contexts = self.contexts_of(application_id)?;
-        for (context_id, markers) in &contexts {
-            let key = key::ContextExecutingBlob {
-                context_id: *context_id,
-            };
-            if markers.activated == Some(code) {
+        let mut before: BTreeSet<BlobId> = self.previous_of(application_id)?.into_iter().collect();
+        let mut after = BTreeSet::from([code, old.bytecode]);
+        for (context_id, markers) in self.contexts_of(application_id)? {
+            before.extend(markers.executing);
+            let key = key::ContextExecutingBlob { context_id };
+            match markers.executing {
                 // Its state is of this code already.
-                rows.delete(&key);
-            } else if markers.executing.is_none() {
-                rows.put(&key, &value::ContextExecutingBlob { blob: old.bytecode })?;
-                pinned.push(*context_id);
+                _ if markers.activated == Some(code) => rows.delete(&key),
+                Some(kept) => drop(after.insert(kept)),
+                None => {
+                    rows.put(&key, &value::ContextExecutingBlob { blob: old.bytecode })?;
+                    pinned.push(context_id);
+                }
             }
         }
-        // Code that came back is named by the row again and needs no archive; its archived owner goes.
-        if let Some(same) = self.superseded(code)? {
-            rows.delete(&archive_key(code));
-            for blob in owned_blobs(&same) {
-                change = change.release(blob);
-            }
-        }
-        let earlier = self
-            .previous_of(application_id)?
-            .filter(|earlier| *earlier != old.bytecode && *earlier != code);
-        match earlier {
-            Some(earlier) if !is_pinned(&contexts, earlier) => self.forget(rows, change, earlier),
-            _ => Ok(change),
-        }
+        // Code that came back is named by the row again; its archived owner goes.
+        change = self.forget(rows, change, code)?;
+        self.forget_unnamed(rows, change, before, &after)
     }
 
     pub(super) fn previous_of(&self, application_id: ApplicationId) -> Result<Option<BlobId>, StoreError> {
@@ -173,8 +165,38 @@ impl Programs {
         Ok(row.map(|row| row.bytecode))
     }
 
-    /// Drops superseded code that nothing names any more.
-    pub(super) fn forget(
+    /// Drops superseded code that was named and is no longer.
+    pub(super) fn forget_unnamed(
+        &self,
+        rows: &mut Rows,
+        mut change: ReferenceChange,
+        before: BTreeSet<BlobId>,
+        after: &BTreeSet<BlobId>,
+    ) -> Result<ReferenceChange, StoreError> {
+        for code in before.difference(after) {
+            change = self.forget(rows, change, *code)?;
+        }
+        Ok(change)
+    }
+
+    /// What names code of a program besides the pin of one context: its row, its note, the other contexts' pins.
+    pub(super) fn named_besides(
+        &self,
+        application_id: ApplicationId,
+        context_id: ContextId,
+    ) -> Result<BTreeSet<BlobId>, StoreError> {
+        let mut named: BTreeSet<BlobId> = self.previous_of(application_id)?.into_iter().collect();
+        named.extend(self.get(application_id)?.map(|row| row.bytecode));
+        for (other, markers) in self.contexts_of(application_id)? {
+            if other != context_id {
+                named.extend(markers.executing);
+            }
+        }
+        Ok(named)
+    }
+
+    /// Drops the archived row of superseded code, and its owners with it.
+    fn forget(
         &self,
         rows: &mut Rows,
         mut change: ReferenceChange,
@@ -183,17 +205,11 @@ impl Programs {
         if let Some(meta) = self.superseded(code)? {
             rows.delete(&archive_key(code));
             for blob in owned_blobs(&meta) {
-                change = change.release(blob);
+                change = change.releasing(blob);
             }
         }
         Ok(change)
     }
-}
-
-pub(super) fn is_pinned(contexts: &[(ContextId, Markers)], code: BlobId) -> bool {
-    contexts
-        .iter()
-        .any(|(_, markers)| markers.executing == Some(code))
 }
 
 impl std::fmt::Debug for Bundle<'_> {

@@ -15,6 +15,9 @@ pub use resync::ReceivedState;
 pub use upgrade::UpgradeOutcome;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::blob::BlobStore;
 use crate::error::StoreError;
@@ -26,17 +29,23 @@ use crate::store::Store;
 use crate::transaction::Transaction;
 use crate::value::{ApplicationMeta, Borsh, Codec};
 
-/// The programs installed on this node. Clones share them.
+/// The programs installed on this node. Clones share them, and take steps one at a time: make one and clone it.
 #[derive(Clone, Debug)]
 pub struct Programs {
     store: Store,
     blobs: BlobStore,
+    /// Held for a whole step, so that what a step has read still holds when it writes.
+    steps: Arc<Mutex<()>>,
 }
 
 impl Programs {
     /// The programs of a store and its blobs.
     pub fn new(store: Store, blobs: BlobStore) -> Self {
-        Programs { store, blobs }
+        Programs {
+            store,
+            blobs,
+            steps: Arc::default(),
+        }
     }
 
     /// The blobs that code is kept in.

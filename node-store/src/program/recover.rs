@@ -24,6 +24,7 @@ pub struct Recovered {
 impl Programs {
     /// Recovers after any stop, clean or not. Doing it again changes nothing.
     pub fn recover(&self) -> Result<Recovered, StoreError> {
+        let _one = self.steps.lock();
         let mut recovered = Recovered {
             swept: self.blobs.sweep()?,
             ..Recovered::default()

@@ -1,6 +1,7 @@
 //! Full replacement of a context's state, on an operator's word. Rule: NODE-33.
 
 use super::{Programs, Rows};
+use crate::blob::ReferenceChange;
 use crate::column::Column;
 use crate::error::{Hex, StoreError};
 use crate::id::{BlobId, ContextId, DeltaId, EntityId, Hash, StateKey};
@@ -27,6 +28,7 @@ impl Programs {
     /// Admits a full replacement. A context with history of its own is refused unless forced, because its history would be
     /// lost.
     pub fn request_resync(&self, context_id: ContextId, force: bool) -> Result<(), StoreError> {
+        let _one = self.steps.lock();
         let meta = self
             .store
             .view()
@@ -53,8 +55,10 @@ impl Programs {
 
     /// Puts a received state in the place of the old one, in one batch: request and failure gone, rows replaced, index
     /// rows dropped, root and heads set, and the code activated that the rows are of. False, with nothing done, if nobody
-    /// asked for it. A state that does not hash to its claimed root is refused.
+    /// asked for it. A state that does not hash to its claimed root is refused, and so is one of code that this node does
+    /// not have: the request stays, and settling works once the code is installed.
     pub fn settle_resync(&self, context_id: ContextId, received: ReceivedState) -> Result<bool, StoreError> {
+        let _one = self.steps.lock();
         let handle = self.store.view();
         if !handle.has(&key::ContextResyncRequested { context_id })? {
             return Ok(false);
@@ -71,6 +75,17 @@ impl Programs {
             });
         }
         let markers = Markers::read(&self.store, context_id)?;
+        let code = received.code.or(markers.target());
+        let here = match code {
+            Some(code) => self
+                .state_version_of(meta.application, code)?
+                .map(|version| (code, version)),
+            None => None,
+        };
+        let (code, state_version) = here.ok_or(StoreError::ResyncRefused {
+            context: context_id,
+            reason: "the received state is of code that this node does not have",
+        })?;
         let mut rows = Rows::new();
         rows.delete(&key::ContextResyncRequested { context_id });
         rows.delete(&key::ContextMigrationFailed { context_id });
@@ -99,27 +114,26 @@ impl Programs {
             ..meta
         };
         rows.put(&key::ContextMeta { context_id }, &meta)?;
-        if let Some(blob) = received.code.or(markers.target()) {
-            rows.put(
-                &key::ContextActivatedBlob { context_id },
-                &value::ContextActivatedBlob { blob },
-            )?;
-            let executing = key::ContextExecutingBlob { context_id };
-            // The state is of that code now, so that code must run on it.
-            if markers.installed == Some(blob) {
-                rows.delete(&executing);
-            } else {
-                rows.put(&executing, &value::ContextExecutingBlob { blob })?;
-            }
-            match self.state_version_of(meta.application, blob)? {
-                Some(state_version) => rows.put(
-                    &key::ContextActivatedStateVersion { context_id },
-                    &value::ContextActivatedStateVersion { state_version },
-                )?,
-                None => rows.delete(&key::ContextActivatedStateVersion { context_id }),
-            }
+        rows.put(
+            &key::ContextActivatedBlob { context_id },
+            &value::ContextActivatedBlob { blob: code },
+        )?;
+        rows.put(
+            &key::ContextActivatedStateVersion { context_id },
+            &value::ContextActivatedStateVersion { state_version },
+        )?;
+        // The state is of that code now, so that code must run on it.
+        let mut after = self.named_besides(meta.application, context_id)?;
+        after.insert(code);
+        let pin = key::ContextExecutingBlob { context_id };
+        if markers.installed == Some(code) {
+            rows.delete(&pin);
+        } else {
+            rows.put(&pin, &value::ContextExecutingBlob { blob: code })?;
         }
-        self.store.clone().apply(&rows.0)?;
+        let before = markers.executing.into_iter().collect();
+        let change = self.forget_unnamed(&mut rows, ReferenceChange::new(), before, &after)?;
+        self.blobs.settle(change.with(&rows.0))?;
         self.store.flush()?;
         tracing::info!(context = %context_id, "state replaced");
         Ok(true)

@@ -14,6 +14,7 @@ impl Programs {
     /// of the attempt, and no group that wants the code taken back. Refused once a context has activated that code, because
     /// its state has moved.
     pub fn rollback(&self, application_id: ApplicationId) -> Result<BlobId, StoreError> {
+        let _one = self.steps.lock();
         let current = self
             .get(application_id)?
             .ok_or(StoreError::UnknownApplication(application_id))?;
@@ -57,7 +58,7 @@ impl Programs {
         // The archived row's owners become the row's; the taken-back code loses its own.
         let change = owned_blobs(&current)
             .into_iter()
-            .fold(ReferenceChange::new(), ReferenceChange::release);
+            .fold(ReferenceChange::new(), ReferenceChange::releasing);
         self.blobs.settle(change.with(&rows.0))?;
         tracing::info!(application = %application_id, code = %previous, "program rolled back");
         Ok(previous)

@@ -1,6 +1,5 @@
 //! Upgrading a context: check, apply in one batch, report only what is durable. Rules: NODE-31, NODE-35.
 
-use super::install::is_pinned;
 use super::migration::{ContextRows, Migration, MigrationError};
 use super::{Programs, Rows};
 use crate::blob::ReferenceChange;
@@ -39,6 +38,7 @@ impl Programs {
         context_id: ContextId,
         migration: &mut dyn Migration,
     ) -> Result<UpgradeOutcome, StoreError> {
+        let _one = self.steps.lock();
         let markers = self.markers(context_id)?;
         let state = upgrade_state(&markers);
         let (serving, target) = match state {
@@ -140,14 +140,9 @@ impl Programs {
         rows.put(&key::ContextActivatedStateVersion { context_id }, &version)?;
         rows.delete(&key::ContextMigrationFailed { context_id });
         rows.delete(&key::ContextExecutingBlob { context_id });
-        let mut change = ReferenceChange::new();
-        if let Some(unpinned) = markers.executing.filter(|code| *code != target) {
-            let mut contexts = self.contexts_of(application_id)?;
-            contexts.retain(|(context, _)| *context != context_id);
-            if self.previous_of(application_id)? != Some(unpinned) && !is_pinned(&contexts, unpinned) {
-                change = self.forget(&mut rows, change, unpinned)?;
-            }
-        }
+        let before = markers.executing.into_iter().collect();
+        let after = self.named_besides(application_id, context_id)?;
+        let change = self.forget_unnamed(&mut rows, ReferenceChange::new(), before, &after)?;
         self.blobs.settle(change.with(&rows.0))
     }
 
