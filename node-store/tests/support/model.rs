@@ -192,6 +192,20 @@ pub(crate) fn transactions() -> impl Strategy<Value = Transaction> {
     })
 }
 
+/// More rows of one column than a page of any cursor holds at first, with the short keys between them.
+fn fills() -> impl Strategy<Value = Transaction> {
+    (columns(), 20u8..90, any::<u8>()).prop_map(|(column, count, value)| {
+        let mut transaction = Transaction::new();
+        for number in 0..count {
+            transaction.put(column, [1, number], [value]);
+            if number % 3 == 0 {
+                transaction.put(column, [0xff, 0xff, number], [value]);
+            }
+        }
+        transaction
+    })
+}
+
 fn probes() -> impl Strategy<Value = Probe> {
     let seeks = prop::collection::vec((keys(), 0usize..4), 1..5);
     prop_oneof![
@@ -206,6 +220,7 @@ pub(crate) fn steps(length: usize) -> impl Strategy<Value = Vec<Step>> {
         5 => (columns(), keys(), values()).prop_map(|(column, key, value)| Step::Put(column, key, value)),
         3 => (columns(), keys()).prop_map(|(column, key)| Step::Delete(column, key)),
         2 => transactions().prop_map(Step::Apply),
+        1 => fills().prop_map(Step::Apply),
         1 => (columns(), ranges()).prop_map(|(column, range)| Step::DeleteRange(column, range)),
         2 => Just(Step::Commit),
         1 => Just(Step::Discard),
