@@ -180,6 +180,7 @@ async fn build(
         settles: Settles::default(),
         feed: VecDeque::new(),
         scan_owed: standing.pending_events > 0,
+        unsettled: false,
         refused_waves: 0,
         closing: false,
         committed: false,

@@ -380,7 +380,7 @@ impl Structure {
         if deferrals == stuck {
             self.shared.statistics.update(|s| s.structure_load_stuck += 1);
         }
-        if deferrals >= stuck && (deferrals / stuck).is_power_of_two() && deferrals % stuck == 0 {
+        if deferrals >= stuck && (deferrals / stuck).is_power_of_two() && deferrals.is_multiple_of(stuck) {
             tracing::warn!(space = %self.home, %root, deferrals, why, "structure load is stuck");
         }
         Load::Deferred { deferrals }

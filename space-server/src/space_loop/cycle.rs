@@ -48,6 +48,7 @@ impl SpaceLoop {
             self.scan_owed |= queued == most;
         }
         let settled = self.settle(input).await?;
+        self.unsettled = settled == Settled::Exhausted;
         match settled {
             Settled::Exhausted => {
                 self.events.purge_copies();

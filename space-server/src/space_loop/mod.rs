@@ -51,6 +51,8 @@ pub(crate) struct SpaceLoop {
     pub(crate) feed: VecDeque<AdmittedCommit>,
     /// Streams may hold pending entries (SS-810).
     pub(crate) scan_owed: bool,
+    /// The last settle was cut: what it left, and the watermark with it, is taken up at once (SS-557).
+    pub(crate) unsettled: bool,
     /// Waves in a row that the store refused as a whole.
     pub(crate) refused_waves: u32,
     /// The host wants the space parked.
@@ -130,6 +132,7 @@ impl SpaceLoop {
         !self.feed.is_empty()
             || self.closing
             || self.scan_owed
+            || self.unsettled
             || self.destination.has_contributions()
             || self.events.desk.has_notices()
             || self.outbox.owes_notice()

@@ -225,10 +225,11 @@ impl Wave {
                         .filter_map(|i| batch.preconditions.get(*i))
                         .map(|(_, owner)| *owner)
                         .collect();
-                    let fresh = owners.into_iter().fold(false, |any, ix| {
-                        resolution.withdraw_by_kind(ix, &self.contributions[ix]) || any
-                    });
-                    fresh && self.decide(&mut resolution, sink).await.is_ok()
+                    let withdrawn = owners
+                        .into_iter()
+                        .filter(|ix| resolution.withdraw_by_kind(*ix, &self.contributions[*ix]))
+                        .count();
+                    withdrawn > 0 && self.decide(&mut resolution, sink).await.is_ok()
                 }
                 Err(HomeRejection::Other(failure)) => {
                     tracing::warn!(space = %self.home, %failure, "wave refused by the store");

@@ -23,12 +23,15 @@ pub use contribution::{
 };
 pub use foreign::ForeignBatch;
 
+/// Answers whether a user may write into a space (SS-621).
+pub type GrantProbe = Box<dyn Fn(&SpaceId, &Did) -> bool + Send>;
+
 /// What a wave does with writes into other spaces (SS-620).
 pub enum ForeignPosture {
     /// They are refused.
     Refuse,
     /// They are accepted for a user that the probe grants.
-    Accept(Box<dyn Fn(&SpaceId, &Did) -> bool + Send>),
+    Accept(GrantProbe),
 }
 
 impl std::fmt::Debug for ForeignPosture {

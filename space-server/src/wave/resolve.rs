@@ -149,9 +149,10 @@ impl Resolution {
                         .as_ref()
                         .is_some_and(|event| self.has_requeued(contributions, event))
                 };
-                if requeued(&contribution.run.parent_event_id) || requeued(&contribution.run.event_id) {
-                    changed |= self.withdraw_by_kind(ix, contribution);
-                } else if self.read_withdrawn(home, contributions, contribution) {
+                if requeued(&contribution.run.parent_event_id)
+                    || requeued(&contribution.run.event_id)
+                    || self.read_withdrawn(home, contributions, contribution)
+                {
                     changed |= self.withdraw_by_kind(ix, contribution);
                 }
             }
