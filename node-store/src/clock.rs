@@ -176,7 +176,7 @@ impl<W: WallTime> HybridClock<W> {
 
     /// Moves past another clock's stamp. One that lies too far ahead of wall time is refused and changes nothing.
     pub fn observe(&mut self, remote: &HybridTimestamp) -> Result<(), StoreError> {
-        let limit = self.wall.since_epoch() + Self::MAX_DRIFT;
+        let limit = self.wall.since_epoch().saturating_add(Self::MAX_DRIFT);
         if remote.time & !COUNTER_BITS > ntp64(limit) {
             let ahead = duration(remote.time).saturating_sub(self.wall.since_epoch());
             return Err(StoreError::ClockDrift {

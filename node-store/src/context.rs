@@ -65,6 +65,37 @@ pub fn space_did<L: ReadLayer>(layer: &L, context_id: ContextId) -> Result<Optio
     })
 }
 
+/// Records an applied delta: its row, the context's heads and the new root, in one batch, so that heads never name a delta
+/// that is not there and no applied delta is missing from them. One that is recorded as applied already changes nothing.
+pub fn record_delta<L: WriteLayer>(
+    layer: &mut L,
+    context_id: ContextId,
+    delta: &value::ContextDagDelta,
+) -> Result<(), StoreError> {
+    let row = key::ContextDagDelta {
+        context_id,
+        delta_id: delta.delta_id,
+    };
+    let view = layer.view();
+    if view.get(&row)?.is_some_and(|stored| stored.is_applied()) {
+        return Ok(());
+    }
+    let meta = view.get(&key::ContextMeta { context_id })?;
+    let mut meta = meta.ok_or(StoreError::UnknownContext(context_id))?;
+    meta.dag_heads
+        .retain(|head| !delta.parents.contains(head) && *head != delta.delta_id);
+    meta.dag_heads.push(delta.delta_id);
+    meta.root_hash = delta.expected_root_hash;
+    let applied = value::ContextDagDelta {
+        applied: true,
+        ..delta.clone()
+    };
+    let mut batch = crate::batch::StoreBatch::over(layer);
+    batch.put(&row, &applied)?;
+    batch.put(&key::ContextMeta { context_id }, &meta)?;
+    batch.commit()
+}
+
 /// Columns whose rows begin with the context that they belong to. Deltas and operations are history and stay.
 const OWNED: &[Column] = &[
     Column::Meta,

@@ -79,3 +79,27 @@ fn node_24_a_typed_point_read_allocates_for_its_value_alone() {
     // The bytes read, and the value made of them.
     assert_eq!(cost.count_total, 2);
 }
+
+#[test]
+fn node_24_a_merged_scan_takes_one_step_a_row_whatever_is_staged() {
+    let plan = support::faults::Plan::new();
+    let inner = node_store::backend::memory::MemoryBackend::new();
+    let mut store = Store::new(support::faults::Faulty {
+        inner,
+        plan: plan.clone(),
+    });
+    fill(&mut store);
+    let mut staged = store.temporal();
+    for number in 0..ROWS / 2 {
+        staged
+            .put(Column::State, &row(2 * number).to_bytes(), &[7; 100])
+            .unwrap();
+        staged
+            .delete(Column::State, &row(2 * number + 1).to_bytes())
+            .unwrap();
+    }
+    plan.fail(0);
+    assert_eq!(scan(&staged), ROWS / 2);
+    // One call to make the cursor, one a stored row, one that finds the end.
+    assert_eq!(plan.calls(), ROWS as usize + 2);
+}

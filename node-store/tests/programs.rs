@@ -1115,6 +1115,34 @@ fn stores_of_the_reference_which_no_longer_pins_are_completed_at_start() {
 }
 
 #[test]
+fn a_replacement_that_the_reference_left_half_done_is_asked_for_again_at_start() {
+    let world = World::new();
+    let mut store = world.store();
+    let note = key::Generic {
+        scope: key::GenericScope::SYNC_IN_PROGRESS,
+        fragment: alone().into(),
+    };
+    store.handle().put(&note, &vec![3; 32]).unwrap();
+    let recovered = world.programs().recover().unwrap();
+    assert_eq!(recovered.repaired, [alone()]);
+    assert!(matches!(
+        state(&world, alone()),
+        UpgradeState::AwaitingResync { .. }
+    ));
+    assert_eq!(world.programs().recover().unwrap().repaired, []);
+    let whole = ReceivedState {
+        code: Some(code_id(1)),
+        ..received()
+    };
+    assert!(world.programs().settle_resync(alone(), whole).unwrap());
+    assert!(!store.view().has(&note).unwrap());
+    assert_eq!(
+        state(&world, alone()),
+        UpgradeState::UpToDate { serving: code_id(1) }
+    );
+}
+
+#[test]
 fn a_space_is_named_again_and_removed_whole_in_one_batch() {
     let world = World::new();
     let mut store = world.store();

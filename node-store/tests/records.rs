@@ -377,6 +377,63 @@ fn the_sorted_index_lands_with_its_state_or_not_at_all() {
 }
 
 #[test]
+fn a_delta_and_the_heads_that_name_it_are_one_write() {
+    use node_store::context::{record_delta, register_space};
+    let plan = support::faults::Plan::new();
+    let disk = std::sync::Arc::new(node_store::backend::memory::MemoryBackend::new());
+    let mut store = Store::new(support::faults::Faulty {
+        inner: disk,
+        plan: plan.clone(),
+    });
+    let context_id = register_space(&mut store, "did:key:deltas", [1; 32].into()).unwrap();
+    let delta = |id: u8, parents: Vec<u8>| value::ContextDagDelta {
+        delta_id: [id; 32].into(),
+        parents: parents.into_iter().map(|parent| [parent; 32].into()).collect(),
+        actions: Bytes::default(),
+        hlc: HybridTimestamp::ZERO,
+        applied: false,
+        expected_root_hash: Hash::new([id + 100; 32]),
+        events: None,
+        author_id: None,
+        governance_position_blob: None,
+        delta_signature: None,
+    };
+    let heads = |store: &Store| {
+        let meta = store
+            .view()
+            .get(&key::ContextMeta { context_id })
+            .unwrap()
+            .unwrap();
+        (
+            meta.dag_heads
+                .iter()
+                .map(|head| head.as_bytes()[0])
+                .collect::<Vec<_>>(),
+            meta.root_hash,
+        )
+    };
+    for (id, parents) in [(1, vec![]), (2, vec![1]), (3, vec![1])] {
+        record_delta(&mut store, context_id, &delta(id, parents)).unwrap();
+    }
+    assert_eq!(heads(&store), (vec![2, 3], Hash::new([103; 32])));
+    for after in [false, true] {
+        plan.die(1, after);
+        assert!(record_delta(&mut store, context_id, &delta(4, vec![2, 3])).is_err());
+        plan.fail(0);
+        let row = key::ContextDagDelta {
+            context_id,
+            delta_id: [4; 32].into(),
+        };
+        assert_eq!(store.view().has(&row).unwrap(), after);
+        assert_eq!(heads(&store).0, if after { vec![4] } else { vec![2, 3] });
+    }
+    record_delta(&mut store, context_id, &delta(2, vec![1])).unwrap();
+    assert_eq!(heads(&store).0, [4], "what was applied before is no head again");
+    let unknown = record_delta(&mut store, ContextId::ZERO, &delta(9, vec![]));
+    assert!(matches!(unknown, Err(StoreError::UnknownContext(_))));
+}
+
+#[test]
 fn guest_state_keys_are_32_bytes_or_refused() {
     use node_store::id::StateKey;
     assert!(StateKey::from_guest(&[1; 32]).is_ok());

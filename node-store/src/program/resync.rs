@@ -89,6 +89,7 @@ impl Programs {
         let mut rows = Rows::new();
         rows.delete(&key::ContextResyncRequested { context_id });
         rows.delete(&key::ContextMigrationFailed { context_id });
+        rows.delete(&super::recover::replacement_under_way(context_id));
         for column in [Column::State, Column::SortedIndex, Column::SortedIndexMeta] {
             let mut old = self.store.range(
                 column,

@@ -79,6 +79,14 @@ impl ReadDagDelta {
         }
     }
 
+    /// Whether it has been applied here.
+    pub fn is_applied(&self) -> bool {
+        match self {
+            ReadDagDelta::Seed(delta) => delta.applied,
+            ReadDagDelta::Reference(delta) => delta.applied,
+        }
+    }
+
     /// The delta's actions, decoded.
     pub fn actions(&self) -> Result<Vec<Action>, Malformed> {
         match self {
