@@ -16,7 +16,7 @@ use runner::runtime::{Posture, Runtime, RuntimeOptions, WakeSignal};
 use runner::serving_runtime::ServingRuntime;
 use runner::storage_manager::{StorageManager, StorageOptions};
 
-use crate::destination::{MarkingStamper, WaveDestination};
+use crate::destination::WaveDestination;
 use crate::error::ServingError;
 use crate::events::{EventDesk, EventDrain};
 use crate::host::HostShared;
@@ -25,6 +25,7 @@ use crate::lease_keeper::{LeaseKeeper, Renewal};
 use crate::notice::Mailbox;
 use crate::outbox::Outbox;
 use crate::space_loop::{DisposeOnDrop, Settles, SpaceLoop};
+use crate::stamper::MarkingStamper;
 use crate::structure::{DemandSupply, Demands, Structure};
 use crate::time::RuntimeTime;
 use crate::wakeup::{Latch, Wakeup};

@@ -18,6 +18,25 @@ pub struct Demand {
     pub root: bool,
 }
 
+/// An entity as writers declare it: by scope, whichever instances there are. Liveness is counted by it, nothing is
+/// stored or read by it (SS-1102).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EntityName {
+    /// The document.
+    pub id: EntityId,
+    /// Its scope.
+    pub scope: Scope,
+}
+
+impl From<&InstanceId> for EntityName {
+    fn from(instance: &InstanceId) -> Self {
+        EntityName {
+            id: instance.id.clone(),
+            scope: instance.scope_key.scope(),
+        }
+    }
+}
+
 /// What a pass changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DemandChange {
@@ -28,9 +47,9 @@ pub struct DemandChange {
     /// Pairs new on an instance, with whether the instance is a root.
     pub new_pairs: Vec<(InstanceId, ScopeIdentity, bool)>,
     /// Entity names whose first instance arrived: their writers become demand roots.
-    pub entered: Vec<(EntityId, Scope)>,
+    pub entered: Vec<EntityName>,
     /// Entity names whose last instance departed.
-    pub left: Vec<(EntityId, Scope)>,
+    pub left: Vec<EntityName>,
 }
 
 impl DemandChange {
@@ -72,7 +91,8 @@ pub struct DemandRegistry {
     rows: BTreeMap<InstanceId, Entry>,
     /// Instances warmed by a landed foreign batch or a verb: identity-less roots for the rest of the tenure.
     warm: BTreeSet<InstanceId>,
-    names: BTreeMap<(EntityId, Scope), usize>,
+    /// Instances per name: whose last instance departs has left (SS-1102).
+    names: BTreeMap<EntityName, usize>,
     /// Pairs on any instance of an entity: asked before every run of a node.
     pairs: BTreeMap<EntityId, BTreeSet<Pair>>,
 }
@@ -116,7 +136,7 @@ impl DemandRegistry {
             .cloned()
             .collect();
         for instance in &change.arrived {
-            let name = (instance.id.clone(), instance.scope_key.scope());
+            let name = EntityName::from(instance);
             let count = self.names.entry(name.clone()).or_insert(0);
             *count += 1;
             if *count == 1 {
@@ -124,7 +144,7 @@ impl DemandRegistry {
             }
         }
         for instance in &change.departed {
-            let name = (instance.id.clone(), instance.scope_key.scope());
+            let name = EntityName::from(instance);
             if let Some(count) = self.names.get_mut(&name) {
                 *count -= 1;
                 if *count == 0 {

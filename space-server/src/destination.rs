@@ -1,6 +1,5 @@
 //! Where the runs of a served space seal to (SS §9, RUN-600…610): each becomes a contribution to the open wave and a
-//! layer of the serving replica. Nothing here waits, so seals are one chain by construction. The stamper beside it
-//! writes the `consequenced` mark into a handler's own transaction (SS-612).
+//! layer of the serving replica. Nothing here waits, so seals are one chain by construction.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,169 +12,26 @@ use memory_wire::message::{ClientCommit, Operation};
 use memory_wire::stream_entry::StreamLink;
 use memory_wire::well_known::acl_document_id;
 use memory_wire::{InstanceId, Scope, ScopeIdentity, ScopeKey, Seq, SpaceId, value};
-use runner::address::{Address, path};
 use runner::error::{CommitError, RunnerError};
 use runner::promise::Promise;
-use runner::seal::{Attribution, RunStamper, attribution, refusal};
+use runner::seal::{Attribution, attribution, refusal};
 use runner::storage_manager::StorageManager;
 use runner::transaction::{
     NativeCommit, NativeRead, OutboundAppend, PostCommitEffect, RunKind, RunStamp, RunTx, SealDestination,
-    SealOptions, SealSink, SealedVerdict, StreamEntryRef, TxId,
+    SealOptions, SealSink, TxId,
 };
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
-use crate::in_flight::{EntryKey, InFlight};
+use crate::in_flight::InFlight;
 use crate::lease_keeper::LeaseKeeper;
+use crate::open_wave::{Layer, OpenWave, SeenHeads};
+use crate::stamper::entry_key;
 use crate::statistics::Statistics;
 use crate::wakeup::Wakeup;
 use crate::wave::{
-    ConfirmedRead, ContributionIx, Disposition, ForeignPosture, Outcome, PendingRead, RunRecord, SealRefusal,
-    SealRequest, SpaceWrites, Wave, check_append,
+    ConfirmedRead, ForeignPosture, PendingRead, RunRecord, SealRefusal, SealRequest, SpaceWrites, Wave,
+    check_append,
 };
-
-type Verdict = Promise<Result<SealedVerdict, String>>;
-
-/// A wave that takes seals, with what its contributions left in the replicas.
-pub(crate) struct OpenWave {
-    wave: Wave,
-    /// One per contribution, in seal order.
-    sealed: Vec<Sealed>,
-    /// Transactions that sealed into this wave: the emitters whose in-process event copies may (SS-613).
-    emitters: FxHashSet<TxId>,
-    seen: SeenHeads,
-}
-
-/// Per home document that the wave writes: the head its runs stood on, as far as the replica knew one. A document
-/// conflicts when it has moved since; the store's head at the opening stands in for documents nobody loaded.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct SeenHeads {
-    /// The store's head when the wave opened, or earlier.
-    pub(crate) opened_at: Seq,
-    known: BTreeMap<InstanceId, Seq>,
-}
-
-impl SeenHeads {
-    /// What the runs of the wave may have seen of a document, at the least.
-    pub(crate) fn of(&self, instance: &InstanceId) -> Seq {
-        self.known.get(instance).copied().unwrap_or(self.opened_at)
-    }
-
-    /// The exact head a write of a known document insists on.
-    pub(crate) fn pin(&self, instance: &InstanceId) -> Option<Seq> {
-        self.known.get(instance).copied()
-    }
-
-    fn note(&mut self, instance: InstanceId, seq: Seq) {
-        // The oldest of several runs decides: it stood on the least.
-        self.known
-            .entry(instance)
-            .and_modify(|seen| *seen = (*seen).min(seq))
-            .or_insert(seq);
-    }
-}
-
-struct Sealed {
-    tx: RunTx,
-    layers: Vec<Layer>,
-}
-
-/// What a contribution holds in one replica until its verdict.
-struct Layer {
-    space: SpaceId,
-    verdict: Verdict,
-    settled: Promise<Result<(), CommitError>>,
-}
-
-/// The parts of a wave that outlive its commit step.
-pub(crate) struct Layers(Vec<Sealed>);
-
-impl OpenWave {
-    /// True when nothing sealed and nothing failed to.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.wave.is_empty()
-    }
-
-    /// The wave.
-    pub(crate) fn wave(&self) -> &Wave {
-        &self.wave
-    }
-
-    /// The transactions of its contributions, in seal order.
-    pub(crate) fn transactions(&self) -> impl Iterator<Item = &RunTx> {
-        self.sealed.iter().map(|sealed| &sealed.tx)
-    }
-
-    /// Takes it apart for the commit step.
-    pub(crate) fn into_parts(self) -> (Wave, SeenHeads, Layers) {
-        (self.wave, self.seen, Layers(self.sealed))
-    }
-}
-
-impl Layers {
-    /// Tells every layer its verdict (SS-750): accepted ones first, so that what is built on them finds them
-    /// confirmed. Answers what settles when the replicas are through with it.
-    pub(crate) fn settle(self, home: &SpaceId, outcome: &Outcome) -> Promise<()> {
-        let (landed, rest): (Vec<_>, Vec<_>) = self
-            .0
-            .into_iter()
-            .zip(&outcome.dispositions)
-            .enumerate()
-            .partition(|(_, (_, disposition))| matches!(disposition, Disposition::Committed { .. }));
-        let mut settled = Vec::new();
-        for (ix, (sealed, disposition)) in landed.into_iter().chain(rest) {
-            for layer in sealed.layers {
-                let seq = if layer.space == *home {
-                    outcome.seq
-                } else {
-                    foreign_seq(outcome, ix, &layer.space)
-                };
-                layer.verdict.settle(Ok(verdict(*disposition, seq)));
-                settled.push(layer.settled);
-            }
-        }
-        Promise::all(settled)
-    }
-
-    /// Withdraws everything: the wave was abandoned.
-    pub(crate) fn withdraw(self, reason: &str) {
-        for layer in self.0.into_iter().flat_map(|sealed| sealed.layers) {
-            layer.verdict.settle(Ok(withdrawn(reason)));
-        }
-    }
-}
-
-/// As which commit a contribution's part for another space landed (SS-723).
-fn foreign_seq(outcome: &Outcome, ix: ContributionIx, space: &SpaceId) -> Option<Seq> {
-    let landing = outcome
-        .foreign
-        .iter()
-        .find(|l| l.space == *space && l.contributions.contains(&ix))?;
-    Some(landing.seq)
-}
-
-fn verdict(disposition: Disposition, seq: Option<Seq>) -> SealedVerdict {
-    match (disposition, seq) {
-        (Disposition::Committed { .. }, Some(seq)) => SealedVerdict::Committed { seq },
-        (Disposition::Committed { .. }, None) => SealedVerdict::Withdrawn {
-            message: "nothing of it needed a commit".to_owned(),
-            superseded: true,
-        },
-        // What was kept is in the store and comes back as a frame; half a layer would be a lie.
-        (Disposition::PartiallyDropped { .. }, _) => SealedVerdict::Withdrawn {
-            message: "superseded in part".to_owned(),
-            superseded: true,
-        },
-        (Disposition::Requeued, _) => withdrawn("requeued"),
-        (Disposition::Dropped, _) => withdrawn("superseded"),
-    }
-}
-
-fn withdrawn(reason: &str) -> SealedVerdict {
-    SealedVerdict::Withdrawn {
-        message: reason.to_owned(),
-        superseded: false,
-    }
-}
 
 /// See the module documentation.
 pub(crate) struct WaveDestination {
@@ -276,7 +132,7 @@ impl WaveDestination {
     }
 
     fn fold(&self, open: &OpenWave) {
-        let counts = open.wave.counts();
+        let counts = open.wave().counts();
         self.statistics.update(|s| {
             s.unstamped_seal_refusals += counts.unstamped;
             s.foreign_write_refusals += counts.foreign_refused;
@@ -302,58 +158,25 @@ impl WaveDestination {
             }
         }));
         // The wave's own basis is zero: what counts as a conflict is decided per document, by what its runs saw.
-        let wave = Wave::open(
-            self.home.clone(),
-            Seq(0),
-            self.lease.tenure(),
-            self.storage.identity(),
-            posture,
-        );
-        OpenWave {
-            wave,
-            sealed: Vec::new(),
-            emitters: FxHashSet::default(),
-            seen: SeenHeads {
-                opened_at: self.head.get(),
-                ..SeenHeads::default()
-            },
-        }
+        let fallback = self.storage.identity();
+        let wave = Wave::open(self.home.clone(), Seq(0), self.lease.tenure(), fallback, posture);
+        OpenWave::new(wave, self.head.get())
     }
 
     /// SS-602; the verdicts of everything sealed on the way are settled before an error is answered.
-    fn try_seal(&self, tx: &RunTx, stamp: Option<RunStamp>) -> Result<(), CommitError> {
+    fn try_seal(&self, tx: &RunTx, stamp: Option<&RunStamp>) -> Result<(), CommitError> {
         let appends = self.staged.borrow_mut().remove(&tx.id()).unwrap_or_default();
-        if let Some(emitter) = stamp.as_ref().and_then(|stamp| stamp.lt1) {
-            let together = self
-                .with_open(|open| open.emitters.contains(&emitter))
-                .unwrap_or(false);
-            if !together {
-                // The wave that carries its entry is gone: the entry is drained instead (SS-822).
-                self.statistics.update(|s| s.events.lt1_late_seals_refused += 1);
-                return Err(CommitError::aborted(refusal::LT1_LATE));
-            }
-        }
+        self.check_copy(stamp)?;
         let mut handed = Handed::default();
         tx.seal_into(&mut handed).map_err(commit_error)?;
-        for (space, native) in &handed.written {
-            let list = acl_document_id(space);
-            if native
-                .operations
-                .iter()
-                .filter_map(Operation::target)
-                .any(|(id, _)| *id == list)
-            {
-                let text = format!("a served run may not write the access list of {space}");
-                return Err(CommitError::aborted(text));
-            }
-        }
+        check_access_lists(&handed)?;
         let identity = tx.scope_identity();
         // Taken out while layers go on: whoever is told of them may come back here.
         let mut open = self.open.borrow_mut().take().unwrap_or_else(|| self.open_wave());
         let (mut writes, mut layers) = (Vec::new(), Vec::new());
         for (space, native) in handed.written {
             if space == self.home {
-                self.note_seen(&mut open.seen, &native.operations, identity.as_ref());
+                self.note_seen(open.seen(), &native.operations, identity.as_ref());
             }
             let verdict = Promise::new();
             let options = SealOptions {
@@ -374,51 +197,46 @@ impl WaveDestination {
         let read_only = handed
             .read_only
             .into_iter()
-            .filter(|(_, reads)| !reads.is_empty())
-            .map(|(space, reads)| (space, documents(&reads, identity.as_ref())))
-            .collect();
+            .filter(|(_, reads)| !reads.is_empty());
         let request = SealRequest {
-            run: stamp.as_ref().map(|stamp| run_record(tx, stamp)),
+            run: stamp.map(|stamp| run_record(tx, stamp)),
             writes,
-            read_only,
+            read_only: read_only
+                .map(|(space, reads)| (space, documents(&reads, identity.as_ref())))
+                .collect(),
             appends,
-            attribution_from_scope: stamp.as_ref().is_some_and(|stamp| stamp.attribution_from_scope),
-            emitted_at: stamp.as_ref().and_then(|stamp| stamp.emitted_scope),
+            attribution_from_scope: stamp.is_some_and(|stamp| stamp.attribution_from_scope),
+            emitted_at: stamp.and_then(|stamp| stamp.emitted_scope),
         };
-        let verdict = open.wave.seal(request);
-        let accepted = match verdict {
-            Ok(contribution) => {
-                if contribution.is_some() {
-                    open.sealed.push(Sealed {
-                        tx: tx.clone(),
-                        layers,
-                    });
-                    open.emitters.insert(tx.id());
-                }
-                Ok(contribution.is_some())
-            }
-            Err(refusal) => Err((refusal, layers)),
-        };
+        let sealed = open.seal(tx, request, layers);
         *self.open.borrow_mut() = Some(open);
-        match accepted {
-            Ok(contributed) => {
-                if contributed {
-                    self.wakeup.ring();
-                }
+        match sealed {
+            Ok(true) => {
+                self.wakeup.ring();
                 Ok(())
             }
+            Ok(false) => Ok(()),
             Err((refusal, layers)) => {
-                Layers(vec![Sealed {
-                    tx: tx.clone(),
-                    layers,
-                }])
-                .withdraw(&refusal.to_string());
+                layers.withdraw(&refusal.to_string());
                 if refusal == SealRefusal::Unstamped {
                     tracing::error!(tx = %tx.id(), "unstamped transaction sealed into a wave");
                 }
                 Err(CommitError::aborted(refusal.to_string()))
             }
         }
+    }
+
+    /// An in-process event copy lands in the wave that carries its entry or not at all: the entry is drained instead
+    /// (SS-822).
+    fn check_copy(&self, stamp: Option<&RunStamp>) -> Result<(), CommitError> {
+        let Some(emitter) = stamp.and_then(|stamp| stamp.lt1) else {
+            return Ok(());
+        };
+        if self.with_open(|open| open.holds(emitter)).unwrap_or(false) {
+            return Ok(());
+        }
+        self.statistics.update(|s| s.events.lt1_late_seals_refused += 1);
+        Err(CommitError::aborted(refusal::LT1_LATE))
     }
 
     fn note_seen(&self, seen: &mut SeenHeads, operations: &[Operation], identity: Option<&ScopeIdentity>) {
@@ -448,9 +266,8 @@ impl WaveDestination {
         };
         if stamp.kind == RunKind::EventHandler {
             let mut open = self.open.borrow_mut();
-            open.get_or_insert_with(|| self.open_wave())
-                .wave
-                .note_failed_seal(stamp.kind, stamp.event_id.as_ref());
+            let open = open.get_or_insert_with(|| self.open_wave());
+            open.note_failed_seal(stamp.kind, stamp.event_id.as_ref());
         }
     }
 }
@@ -466,7 +283,7 @@ impl SealDestination for WaveDestination {
 
     fn seal(&self, tx: &RunTx) -> Promise<Result<(), CommitError>> {
         let stamp = tx.stamp();
-        let sealed = self.try_seal(tx, stamp.clone());
+        let sealed = self.try_seal(tx, stamp.as_ref());
         match &sealed {
             Ok(()) => {
                 if let Some(entry) = stamp.as_ref().and_then(|stamp| stamp.stream_entry.as_ref()) {
@@ -500,12 +317,23 @@ impl SealDestination for WaveDestination {
     }
 }
 
-/// The key of a drained entry's guard.
-pub(crate) fn entry_key(entry: &StreamEntryRef) -> EntryKey {
-    EntryKey {
-        event: entry.event_id.clone(),
-        seq: entry.seq,
+/// A derived commit may not touch an access list, and neither may a delegated batch that was not asked for first: such
+/// a run is refused by itself, before it takes a whole wave with it (SS-208).
+fn check_access_lists(handed: &Handed) -> Result<(), CommitError> {
+    for (space, native) in &handed.written {
+        let list = acl_document_id(space);
+        if native
+            .operations
+            .iter()
+            .filter_map(Operation::target)
+            .any(|(id, _)| *id == list)
+        {
+            return Err(CommitError::aborted(format!(
+                "a served run may not write the access list of {space}"
+            )));
+        }
     }
+    Ok(())
 }
 
 fn commit_error(error: RunnerError) -> CommitError {
@@ -634,42 +462,4 @@ fn outbox_append(row: OutboundAppend) -> Result<OutboxAppend, CommitError> {
             .transpose()
             .map_err(refused)?,
     })
-}
-
-/// Stamps runs; a handler that consumes a durable entry also marks it, in the same transaction (SS-612).
-pub(crate) struct MarkingStamper {
-    home: SpaceId,
-}
-
-impl MarkingStamper {
-    pub(crate) fn new(home: SpaceId) -> MarkingStamper {
-        MarkingStamper { home }
-    }
-}
-
-impl RunStamper for MarkingStamper {
-    fn stamp(&self, tx: &RunTx, stamp: RunStamp) -> Result<(), RunnerError> {
-        let entry = stamp
-            .stream_entry
-            .clone()
-            .filter(|_| stamp.kind == RunKind::EventHandler);
-        tx.set_stamp(stamp)?;
-        match entry {
-            Some(entry) => {
-                let place = entry_place(&self.home, &entry);
-                tx.write(
-                    &place.at([place.path.as_slice(), &["consequenced".into()]].concat()),
-                    Some(true.into()),
-                )
-            }
-            None => Ok(()),
-        }
-    }
-}
-
-/// Where a drained entry is stored.
-pub(crate) fn entry_place(home: &SpaceId, entry: &StreamEntryRef) -> Address {
-    let index = entry.index.to_string();
-    Address::document(home.clone(), entry.sidecar_id.clone(), Scope::Space)
-        .at(path(["value", "entries", &index]))
 }

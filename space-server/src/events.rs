@@ -18,9 +18,9 @@ use runner::scheduler::{EventOutcome, ServedFailure};
 use runner::serving_runtime::{ServedEvent, ServingRuntime};
 use runner::transaction::{Acting, RunKind, RunStamp, StreamEntryRef};
 
-use crate::destination::{entry_key, entry_place};
 use crate::in_flight::{EntryKey, InFlight};
 use crate::settings::LoopSettings;
+use crate::stamper::{entry_key, entry_place};
 use crate::statistics::Statistics;
 use crate::time::HostTime;
 use crate::wakeup::Wakeup;

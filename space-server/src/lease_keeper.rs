@@ -6,9 +6,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use memory_engine::lease::{Holder, LeaseHolder, LeaseTable, Tenure};
-use memory_engine::{EngineError, EngineHandle, WaveCommit};
-use memory_wire::message::ClientCommit;
-use memory_wire::{Seq, SpaceId};
+use memory_engine::{EngineError, EngineHandle};
+use memory_wire::SpaceId;
 
 use crate::statistics::Statistics;
 use crate::time::HostTime;
@@ -179,9 +178,9 @@ impl LeaseKeeper {
         self.lease.borrow().is_current(tenure, self.time.clocks())
     }
 
-    /// A wave commit of this holder.
-    pub(crate) fn wave_commit(&self, commit: ClientCommit, basis: Seq) -> WaveCommit {
-        WaveCommit::new(&self.lease.borrow(), commit, basis)
+    /// Looks at the hold on the lease, which a wave commit is made with.
+    pub(crate) fn with_lease<R>(&self, look: impl FnOnce(&LeaseHolder) -> R) -> R {
+        look(&self.lease.borrow())
     }
 
     /// Gives the lease up.

@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | to serve spaces: start, warm, close | [`host`] |
 //! | one space's loop, from activation to park | `activation`, `space_loop` |
-//! | where runs seal and how a wave leaves | `destination`, `sink` |
+//! | where runs seal and how a wave leaves | `destination`, `stamper`, `open_wave`, `sink` |
 //! | events, demanded structure, appends to other spaces | `events`, `structure`, `outbox` |
 //! | the wave: what sealed, what survives, what lands | [`wave`] |
 //! | what may be promised as current | [`watermark`] |
@@ -32,11 +32,13 @@ mod lease_keeper;
 pub mod loopback;
 pub mod node_key;
 mod notice;
+mod open_wave;
 mod outbox;
 pub mod patterns;
 pub mod settings;
 mod sink;
 mod space_loop;
+mod stamper;
 pub mod statistics;
 mod structure;
 pub mod time;

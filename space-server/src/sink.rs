@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use memory_engine::lease::Tenure;
-use memory_engine::{Applied, ApplyCommit, EngineError, EngineHandle};
+use memory_engine::{Applied, ApplyCommit, EngineError, EngineHandle, WaveCommit};
 use memory_server::{AdmittedCommit, EventAppendNotice};
 use memory_wire::commit_meta::CommitClass;
 use memory_wire::message::{ClientCommit, CommitParts, Operation};
@@ -15,9 +15,9 @@ use memory_wire::well_known::acl_document_id;
 use memory_wire::{BranchName, EventId, InstanceId, Seq, SpaceId};
 use tokio::sync::oneshot;
 
-use crate::destination::SeenHeads;
 use crate::host::HostShared;
 use crate::lease_keeper::LeaseKeeper;
+use crate::open_wave::SeenHeads;
 use crate::wave::{ForeignBatch, HomeBatch, HomeRejection, WaveSink};
 
 /// The sink of one commit step.
@@ -87,7 +87,10 @@ impl EngineSink<'_> {
                 ..CommitParts::default()
             },
         );
-        let mut wave = self.lease.wave_commit(commit, self.seen.opened_at);
+        let opened_at = self.seen.opened_at;
+        let mut wave = self
+            .lease
+            .with_lease(|lease| WaveCommit::new(lease, commit, opened_at));
         wave.rebased_heads = self.pins(batch);
         wave.annotations = batch.annotations.clone();
         wave.consequence_of = batch.consequence_of.clone();

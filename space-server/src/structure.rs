@@ -18,7 +18,7 @@ use runner::runtime::{Runtime, StructureLoad};
 use runner::seal::RunSupply;
 use runner::serving_runtime::ServingRuntime;
 
-use crate::demand::{Demand, DemandRegistry};
+use crate::demand::{Demand, DemandRegistry, EntityName};
 use crate::host::HostShared;
 use crate::wakeup::{Latch, Wakeup};
 
@@ -222,10 +222,10 @@ impl Structure {
         self.wake_owed = false;
         self.refreshed = Some(seen);
         self.refreshed_at = self.shared.time.monotonic_ms();
-        for (id, scope) in &change.left {
+        for EntityName { id, scope } in &change.left {
             self.runtime.leave_demanded_entity(&self.home, id, *scope);
         }
-        for (id, scope) in &change.entered {
+        for EntityName { id, scope } in &change.entered {
             self.runtime.enter_demanded_entity(&self.home, id, *scope);
         }
         self.follow_roots();

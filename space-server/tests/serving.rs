@@ -1,87 +1,14 @@
-//! The serving loop over a real server, real stores and real runtimes (SS §20: T1, T6, T10, T14 and what a lost lease
-//! leaves behind). Nothing here sleeps: tests wait on the watermark and look at stored rows and counters.
+//! The serving loop over a real server, real stores and real runtimes (SS §20: T1, T3, T4, T6, T13). Nothing here
+//! sleeps: tests wait on the watermark and look at stored rows and counters.
 
 mod serving_bench;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use memory_engine::StoreRoot;
-use memory_wire::stream_entry::StreamEntry;
 use memory_wire::{EntityId, Scope, Value, value, well_known};
-use runner::error::RunnerError;
-use runner::link::Link;
-use serving_bench::{Client, Counter, MovableClock, Place, Process, Row, Rows, place, place_in};
-use tokio::task::LocalSet;
-
-/// A process with the counter made by Alice, watched by her, and at rest.
-struct Setup {
-    data: tempfile::TempDir,
-    clock: Arc<MovableClock>,
-    counter: Counter,
-    place: Place,
-    process: Process,
-    alice: Client,
-    rows: Rows,
-    head: u64,
-}
-
-impl Setup {
-    async fn new(counter: Counter) -> Setup {
-        let data = tempfile::tempdir().expect("a directory");
-        let clock = Arc::new(MovableClock::default());
-        let process = Process::start(data.path(), &clock, &counter);
-        let place = place(&counter);
-        let alice = process.client("alice");
-        alice.create(&counter, &place.root, value!({})).await;
-        alice.watch(&place.root);
-        let rows = Rows::open(data.path(), &place.space);
-        let head = place.rest(&alice, &rows).await;
-        Setup {
-            data,
-            clock,
-            counter,
-            place,
-            process,
-            alice,
-            rows,
-            head,
-        }
-    }
-
-    async fn fire(&self, by: f64) -> String {
-        self.alice
-            .fire(&self.place.link("add"), value!({ "by": by }))
-            .await
-            .as_str()
-            .to_owned()
-    }
-
-    async fn rest(&self) -> u64 {
-        self.place.rest(&self.alice, &self.rows).await
-    }
-
-    /// The commits since the setup came to rest.
-    fn news(&self) -> Vec<Row> {
-        self.rows.since(self.head)
-    }
-}
-
-fn on_threads<F: Future<Output = ()>>(test: impl FnOnce() -> F) {
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
-        .try_init();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .expect("a runtime");
-    runtime.block_on(LocalSet::new().run_until(test()));
-}
-
-fn classes(rows: &[Row]) -> Vec<&str> {
-    rows.iter().map(|row| row.class.as_str()).collect()
-}
+use serving_bench::{
+    Client, Counter, MovableClock, Process, Rows, Setup, classes, on_threads, place, place_in,
+};
 
 /// T1: one authored commit, one derived commit that names the event, carries the watermark and marks the entry, one
 /// advance, and silence.
@@ -140,14 +67,6 @@ fn t1_a_click_is_one_derived_commit_one_advance_and_silence() {
     });
 }
 
-impl Setup {
-    async fn value(&self, name: &str) -> Option<f64> {
-        let cell = self.alice.runtime.cell(self.place.link(name));
-        let value = self.alice.runtime.wait_on(cell.pull()).await.expect("readable");
-        value.to_value().as_f64()
-    }
-}
-
 /// T6: another user's demand computes that user's instance and nothing else.
 #[test]
 fn t6_an_arriving_user_gets_an_instance_of_their_own() {
@@ -188,145 +107,6 @@ fn t6_an_arriving_user_gets_an_instance_of_their_own() {
         assert!(setup.process.counters().demand_arrivals >= 2);
         setup.process.stop().await;
     });
-}
-
-/// T10: an event that nobody served is delivered after a restart, without any client: boot discovery finds it.
-#[test]
-fn t10_a_pending_event_is_served_after_a_restart_without_a_client() {
-    on_threads(|| async {
-        let Setup {
-            data,
-            clock,
-            counter,
-            place,
-            process,
-            alice,
-            rows,
-            head,
-        } = Setup::new(Counter::default()).await;
-        process.host.close().await;
-        assert_eq!(process.counters().active_spaces, 0);
-        assert_eq!(process.counters().lease.held, 0);
-        let event = alice.fire(&place.link("add"), value!({ "by": 1 })).await;
-        assert_eq!(rows.head(), head + 1, "admitted, and nobody derives");
-        alice.leave();
-        process.server.shut_down().await;
-        drop(process);
-
-        let process = Process::start(data.path(), &clock, &counter);
-        let bystander = process.bystander();
-        bystander.watermark(&place.space, move |w| w > head + 1).await;
-        let rows = rows.since(head);
-        assert_eq!(classes(&rows), ["authored", "derived", "derived"], "{rows:#?}");
-        assert_eq!(rows[1].consequence_of, [event.as_str()]);
-        assert_eq!(counter.runs(), 1);
-        process.stop().await;
-    });
-}
-
-/// A wave whose tenure ends before its commit step lands nothing; a fresh activation delivers its event once.
-#[test]
-fn ss_206_a_lease_lost_in_the_middle_of_a_wave_aborts_it() {
-    on_threads(|| async {
-        let clock: Arc<OnceLock<Arc<MovableClock>>> = Arc::default();
-        let (slept, sleeper) = (Arc::new(AtomicBool::new(false)), Arc::clone(&clock));
-        let once = Arc::clone(&slept);
-        let setup = Setup::new(Counter::with(move || {
-            // The host is suspended for longer than its lease lives, while the handler runs.
-            if !once.swap(true, Ordering::SeqCst) {
-                sleeper.get().expect("a clock").advance(16_000);
-            }
-            Ok(())
-        }))
-        .await;
-        clock
-            .set(Arc::clone(&setup.clock))
-            .unwrap_or_else(|_| panic!("set once"));
-        let event = setup.fire(1.0).await;
-        setup.rest().await;
-        let rows = setup.news();
-        let named: Vec<&Row> = rows
-            .iter()
-            .filter(|row| row.consequence_of.contains(&event))
-            .collect();
-        assert_eq!(named.len(), 1, "{rows:#?}");
-        assert_eq!(setup.counter.runs(), 2, "the aborted run and its repetition");
-        assert_eq!(
-            setup.value("count").await,
-            Some(1.0),
-            "its first run left nothing behind"
-        );
-        let counters = setup.process.counters();
-        assert_eq!((counters.active_spaces, counters.lease.held), (1, 1));
-        setup.process.stop().await;
-    });
-}
-
-/// T14 in small: the error is the consequence, and the stream moves on (SS-817).
-#[test]
-fn ss_817_an_error_is_the_consequence_and_does_not_wedge_the_stream() {
-    on_threads(|| async {
-        let broken = Arc::new(AtomicBool::new(true));
-        let flag = Arc::clone(&broken);
-        let setup = Setup::new(Counter::with(move || match flag.swap(false, Ordering::SeqCst) {
-            true => Err(RunnerError::Refused {
-                reason: "not today".to_owned(),
-            }),
-            false => Ok(()),
-        }))
-        .await;
-        let refused = setup.fire(1.0).await;
-        setup.rest().await;
-        let accepted = setup.fire(2.0).await;
-        setup.rest().await;
-        let rows = setup.news();
-        assert_eq!(
-            classes(&rows),
-            ["authored", "derived", "derived", "authored", "derived", "derived"],
-            "{rows:#?}"
-        );
-        assert_eq!(rows[1].consequence_of, [refused.as_str()]);
-        assert_eq!(rows[4].consequence_of, [accepted.as_str()]);
-        assert_eq!(setup.value("count").await, Some(2.0));
-        let entries = setup.entries(&rows[0]).await;
-        let of = |event: &str| {
-            entries
-                .iter()
-                .find(|entry| entry.event_id.as_str() == event)
-                .expect("an entry")
-        };
-        assert_eq!(of(&refused).error.as_deref(), Some("not today"));
-        assert!(of(&refused).consequenced && of(&accepted).consequenced);
-        assert_eq!(of(&accepted).error, None);
-        setup.process.stop().await;
-    });
-}
-
-impl Setup {
-    /// The entries of the stream that `append` appended to, as stored.
-    async fn entries(&self, append: &Row) -> Vec<StreamEntry> {
-        self.entries_of(EntityId::from(append.writes[0].split('@').next().expect("an id")))
-            .await
-    }
-
-    async fn entries_of(&self, sidecar: EntityId) -> Vec<StreamEntry> {
-        use memory_server::ServingPlane;
-        let engine = self.process.server.engine(&self.place.space).expect("a store");
-        let stored = engine.read(move |reader| reader.read_space_value(&sidecar)).await;
-        let stored = stored
-            .and_then(|stored| stored)
-            .expect("readable")
-            .expect("a sidecar");
-        let entries = stored
-            .member("entries")
-            .and_then(Value::as_array)
-            .expect("entries")
-            .clone();
-        entries
-            .elements()
-            .filter_map(|(_, entry)| StreamEntry::from_value(entry))
-            .collect()
-    }
 }
 
 /// T3: an event sent by a handler is handled in the same wave; one derived commit names both, and the entry lands
@@ -415,65 +195,6 @@ fn t4_an_event_crosses_into_another_space() {
     });
 }
 
-/// T9: a write that lands under a handler takes its whole event back to the stream; it runs again over the newer
-/// state and lands once.
-#[test]
-fn t9_a_write_under_a_handler_requeues_its_event() {
-    on_threads(|| async {
-        let race: Arc<OnceLock<Box<dyn Fn() + Send + Sync>>> = Arc::default();
-        let racing = Arc::clone(&race);
-        let setup = Setup::new(Counter::with(move || {
-            if let Some(race) = racing.get() {
-                race();
-            }
-            Ok(())
-        }))
-        .await;
-        let (server, executor) = (
-            Arc::clone(&setup.process.server),
-            tokio::runtime::Handle::current(),
-        );
-        let (space, count) = (setup.place.space.clone(), setup.place.link("count").id);
-        let raced = AtomicBool::new(false);
-        let write = move || {
-            if raced.swap(true, Ordering::SeqCst) {
-                return;
-            }
-            let (server, executor, space, count) =
-                (server.clone(), executor.clone(), space.clone(), count.clone());
-            let written = std::thread::spawn(move || {
-                executor
-                    .block_on(server.write_document(&space, &count, Value::from(100.0)))
-                    .expect("written")
-            });
-            written.join().expect("written");
-        };
-        race.set(Box::new(write)).unwrap_or_else(|_| panic!("set once"));
-        let event = setup.fire(1.0).await;
-        setup.rest().await;
-        let rows = setup.news();
-        // The wave that lost its only event promised nothing either: the watermark waits for the event (SS-586).
-        assert_eq!(
-            classes(&rows),
-            ["authored", "system", "derived", "derived"],
-            "{rows:#?}"
-        );
-        let named: Vec<&Row> = rows
-            .iter()
-            .filter(|row| row.consequence_of.contains(&event))
-            .collect();
-        assert_eq!(named.len(), 1, "{rows:#?}");
-        assert_eq!(setup.counter.runs(), 2);
-        assert_eq!(
-            setup.value("count").await,
-            Some(101.0),
-            "the second run stands on the write it lost to"
-        );
-        assert_eq!(setup.value("doubled").await, Some(202.0));
-        setup.process.stop().await;
-    });
-}
-
 /// SS-101: a system commit, and an authored one without events or anybody there, wake nothing.
 #[test]
 fn ss_101_a_space_nobody_needs_stays_parked() {
@@ -539,93 +260,6 @@ fn t13_an_idle_space_parks_and_is_served_again() {
         assert_eq!(classes(&rows.since(head)), ["authored", "derived", "derived"]);
         assert_eq!(counter.runs(), 1);
         assert_eq!(process.counters().active_spaces, 1);
-        process.stop().await;
-    });
-}
-
-/// What can never land ends as an error, and nothing else suffers: the store's refusal of one event's consequences
-/// takes neither the stream nor the loop down.
-#[test]
-fn a_refused_wave_is_taken_apart_until_the_culprit_is_known() {
-    on_threads(|| async {
-        let setup = Setup::new(Counter::default()).await;
-        let culprit = setup
-            .alice
-            .fire(&setup.place.link("add"), value!({ "by": 1, "poison": true }))
-            .await;
-        let innocent = setup.fire(2.0).await;
-        setup.rest().await;
-        let rows = setup.news();
-        let named = |event: &str| {
-            rows.iter()
-                .filter(|row| row.consequence_of.iter().any(|e| e == event))
-                .count()
-        };
-        assert_eq!((named(culprit.as_str()), named(&innocent)), (1, 1), "{rows:#?}");
-        assert_eq!(setup.value("count").await, Some(2.0));
-        let entries = setup.entries(&rows[0]).await;
-        let error = entries
-            .iter()
-            .find(|entry| entry.event_id == culprit)
-            .and_then(|entry| entry.error.clone());
-        assert!(
-            error.is_some_and(|error| error.contains("refused")),
-            "{entries:?}"
-        );
-        assert!(entries.iter().all(|entry| entry.consequenced));
-        assert_eq!(
-            setup.process.counters().active_spaces,
-            1,
-            "the same tenure went on"
-        );
-        setup.process.stop().await;
-    });
-}
-
-/// SS-817, SS-833: an event that nothing can ever handle ends as dropped.
-#[test]
-fn ss_833_an_event_without_a_piece_is_dropped_with_a_notice() {
-    on_threads(|| async {
-        let setup = Setup::new(Counter::default()).await;
-        let nowhere = Link::to_document(setup.place.space.clone(), "of:nowhere".into(), Scope::Space);
-        let event = setup.alice.fire(&nowhere, value!({ "by": 1 })).await;
-        setup.rest().await;
-        let rows = setup.news();
-        let entries = setup.entries(&rows[0]).await;
-        assert_eq!(entries.len(), 1);
-        assert!(entries[0].dropped && entries[0].consequenced, "{entries:?}");
-        assert!(entries[0].reason.is_some());
-        let named: Vec<&Row> = rows
-            .iter()
-            .filter(|row| row.consequence_of == [event.as_str()])
-            .collect();
-        assert_eq!(named.len(), 1, "{rows:#?}");
-        setup.process.stop().await;
-    });
-}
-
-/// SS-105: a space whose activation failed is tried again, later.
-#[test]
-fn ss_105_a_failed_activation_is_followed_by_a_backoff() {
-    on_threads(|| async {
-        let counter = Counter::default();
-        let data = tempfile::tempdir().expect("a directory");
-        let place = place(&counter);
-        // Something that is no store lies where the store should be.
-        let path = StoreRoot::configured(data.path())
-            .and_then(|root| root.store_path(&place.space))
-            .expect("a path");
-        std::fs::create_dir_all(&path).expect("made");
-        let process = Process::start(data.path(), &Arc::new(MovableClock::default()), &counter);
-        assert!(!process.host.warm(&place.space).await.expect("open"));
-        assert_eq!(process.counters().reactivation_backoffs, 0);
-        assert!(!process.host.warm(&place.space).await.expect("open"));
-        assert_eq!(process.counters().reactivation_backoffs, 1);
-        std::fs::remove_dir(&path).expect("removed");
-        assert!(
-            process.host.warm(&place.space).await.expect("open"),
-            "served once the store opens"
-        );
         process.stop().await;
     });
 }

@@ -13,9 +13,9 @@ use runner::transaction::RunKind;
 
 use super::settle::Settled;
 use super::{ParkReason, SpaceLoop};
-use crate::destination::OpenWave;
 use crate::error::ServingError;
 use crate::lease_keeper::Renewal;
+use crate::open_wave::OpenWave;
 use crate::outbox::Outbox;
 use crate::sink::EngineSink;
 use crate::watermark::{Advance, Arrival};

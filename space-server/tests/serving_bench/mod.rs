@@ -1,23 +1,29 @@
 //! A whole server in the test's process: memory server, store files, executor host, clients over in-process lines.
 //! Tests look at the store's rows and at the host's counters, and wait on the watermark alone (SS-587).
 
+// Each test binary uses its own part of the bench.
+#![allow(dead_code)]
+
+mod counter;
+mod rows;
+mod setup;
+
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use memory_engine::StoreRoot;
 use memory_server::{Clock, Server, ServerConfig, Stores, SystemClock};
 use memory_wire::identity::Signer;
-use memory_wire::well_known::{self, WATERMARK_DOCUMENT};
-use memory_wire::{Did, EntityId, EventId, Scope, SessionId, SpaceId, Value, value};
+use memory_wire::well_known::WATERMARK_DOCUMENT;
+use memory_wire::{Did, EntityId, EventId, Scope, SessionId, SpaceId, Value};
 use runner::ambient::{RandomMint, SystemClock as RunnerClock};
 use runner::cell::{Cell, Subscription};
 use runner::entity_derivation::entity_for;
-use runner::error::RunnerError;
 use runner::link::Link;
-use runner::pattern::{ArgView, GraphBuilder, Pattern, PatternGraph, PatternIdentity, RunCx, fields};
+use runner::pattern::Pattern;
 use runner::piece;
 use runner::promise::Promise;
 use runner::runtime::{ExecutorTimer, Posture, Runtime, RuntimeOptions, WakeSignal};
@@ -31,134 +37,9 @@ use space_server::statistics::{ServingLoop, Statistics};
 use space_server::time::{ExecutorSleeper, HostTime, Sleep, Sleeper};
 use tokio::runtime::Handle;
 
-/// Called by the counter's handler in every run, before it writes.
-pub(crate) type Hook = Arc<dyn Fn() -> Result<(), RunnerError> + Send + Sync>;
-
-/// One shared count, what it doubles to, and one sentence per user.
-#[derive(Clone)]
-pub(crate) struct Counter {
-    pub(crate) hook: Hook,
-    /// Runs of the handler.
-    pub(crate) runs: Arc<AtomicUsize>,
-}
-
-impl Default for Counter {
-    fn default() -> Self {
-        Counter {
-            hook: Arc::new(|| Ok(())),
-            runs: Arc::default(),
-        }
-    }
-}
-
-impl Counter {
-    pub(crate) fn with(hook: impl Fn() -> Result<(), RunnerError> + Send + Sync + 'static) -> Counter {
-        Counter {
-            hook: Arc::new(hook),
-            ..Counter::default()
-        }
-    }
-
-    pub(crate) fn runs(&self) -> usize {
-        self.runs.load(Ordering::SeqCst)
-    }
-}
-
-impl Pattern for Counter {
-    fn identity(&self) -> PatternIdentity {
-        PatternIdentity::native("serving-tests", "counter", "1")
-    }
-
-    fn graph(&self) -> PatternGraph {
-        let argument = value!({ "type": "object", "properties": { "peer": { "asCell": ["stream"] } } });
-        let mut g = GraphBuilder::new(&self.identity(), argument);
-        let count = g.state("count", value!({ "type": "number", "default": 0 }));
-        let mine = g.scoped_state("mine", Scope::User, value!({ "type": "number" }));
-        let doubled = g.derive(
-            "doubled",
-            fields([("count", (&count).into())]),
-            value!({ "type": "number" }),
-            |_, input| Ok(Value::from(number(input, "count")? * 2.0)),
-        );
-        let share = g.derive(
-            "share",
-            fields([("count", (&count).into()), ("mine", (&mine).into())]),
-            value!({ "type": "string" }),
-            |_, input| {
-                Ok(Value::from(format!(
-                    "{} of {}",
-                    number(input, "mine")?,
-                    number(input, "count")?
-                )))
-            },
-        );
-        let told = g.state("told", value!({ "type": "number", "default": 0 }));
-        let tell = g.handler(
-            "tell",
-            fields([("told", (&told).into())]),
-            value!({ "type": "object", "properties": { "by": { "type": "number" } } }),
-            |_, state, event| {
-                let by = event.member("by").and_then(Value::as_f64).unwrap_or(1.0);
-                state.cell("told")?.set(Value::from(number(state, "told")? + by))
-            },
-        );
-        let (hook, runs) = (self.hook.clone(), self.runs.clone());
-        let peer = g.argument().key("peer");
-        let add = g.handler(
-            "add",
-            fields([
-                ("count", (&count).into()),
-                ("mine", (&mine).into()),
-                ("tell", (&tell).into()),
-                ("peer", (&peer).into()),
-            ]),
-            value!({
-                "type": "object",
-                "properties": {
-                    "by": { "type": "number" },
-                    "tell": { "type": "boolean" },
-                    "pass": { "type": "boolean" },
-                    "poison": { "type": "boolean" }
-                }
-            }),
-            move |cx: &RunCx, state: &ArgView, event: &Value| {
-                runs.fetch_add(1, Ordering::SeqCst);
-                let by = event.member("by").and_then(Value::as_f64).unwrap_or(1.0);
-                let before = (number(state, "count")?, number(state, "mine")?);
-                hook()?;
-                state.cell("count")?.set(Value::from(before.0 + by))?;
-                state.cell("mine")?.set(Value::from(before.1 + by))?;
-                for (flag, stream) in [("tell", "tell"), ("pass", "peer")] {
-                    if event.member(flag).and_then(Value::as_bool) == Some(true) {
-                        cx.send(&state.cell(stream)?, value!({ "by": by }))?;
-                    }
-                }
-                if event.member("poison").and_then(Value::as_bool) == Some(true) {
-                    // Streams are appended to by sending; the store refuses whoever writes a log by hand.
-                    let id = well_known::stream_sidecar_id(&EntityId::from("of:other"), &["x"], Scope::Space);
-                    let log = Link::to_document(state.cell("count")?.link().space.clone(), id, Scope::Space);
-                    cx.cell_at(log)
-                        .set_raw(Some(value!({ "entries": [{ "eventId": "forged" }] })), false)?;
-                }
-                Ok(())
-            },
-        );
-        g.result(
-            value!({ "type": "object" }),
-            fields([
-                ("count", (&count).into()),
-                ("mine", (&mine).into()),
-                ("doubled", (&doubled).into()),
-                ("share", (&share).into()),
-                ("add", (&add).into()),
-            ]),
-        )
-    }
-}
-
-fn number(view: &ArgView, name: &str) -> Result<f64, RunnerError> {
-    Ok(view.value(name)?.as_f64().unwrap_or(0.0))
-}
+pub(crate) use counter::Counter;
+pub(crate) use rows::{Row, Rows};
+pub(crate) use setup::{Setup, classes, on_threads};
 
 /// The machine's clocks, with a part that tests move.
 #[derive(Default)]
@@ -391,118 +272,6 @@ impl Client {
     }
 }
 
-/// A commit as stored.
-#[derive(Debug)]
-pub(crate) struct Row {
-    pub(crate) seq: u64,
-    pub(crate) class: String,
-    pub(crate) holder: Option<String>,
-    pub(crate) session: String,
-    pub(crate) consequence_of: Vec<String>,
-    pub(crate) derived_through: Option<u64>,
-    pub(crate) annotations: serde_json::Value,
-    /// `id@scope key`, in operation order.
-    pub(crate) writes: Vec<String>,
-}
-
-/// The store of one space, looked at from outside.
-pub(crate) struct Rows(rusqlite::Connection);
-
-impl Rows {
-    pub(crate) fn open(data: &std::path::Path, space: &SpaceId) -> Rows {
-        let path = StoreRoot::configured(data)
-            .and_then(|root| root.store_path(space))
-            .expect("a path");
-        Rows(rusqlite::Connection::open(path).expect("a store"))
-    }
-
-    /// The acting principal and session a commit was delegated for, with its capability reference.
-    pub(crate) fn carriage(&self, seq: u64) -> [Option<String>; 3] {
-        let query = "SELECT acting_principal, acting_session, capability_ref FROM \"commit\" WHERE seq = ?1";
-        let columns = |row: &rusqlite::Row<'_>| Ok([row.get(0)?, row.get(1)?, row.get(2)?]);
-        self.0
-            .query_row(query, [i64::try_from(seq).expect("small")], columns)
-            .expect("a commit")
-    }
-
-    /// Appends that wait for their delivery.
-    pub(crate) fn undelivered(&self) -> i64 {
-        self.0
-            .query_row("SELECT COUNT(*) FROM execution_outbox", [], |row| row.get(0))
-            .expect("a count")
-    }
-
-    pub(crate) fn head(&self) -> u64 {
-        let seq: i64 = self
-            .0
-            .query_row("SELECT COALESCE(MAX(seq), 0) FROM \"commit\"", [], |row| {
-                row.get(0)
-            })
-            .expect("a head");
-        seq.unsigned_abs()
-    }
-
-    /// The commits after `seq`, in order.
-    pub(crate) fn since(&self, seq: u64) -> Vec<Row> {
-        let mut statement = self
-            .0
-            .prepare(
-                "SELECT seq, class, holder, session_id, consequence_of, derived_through, annotations FROM \"commit\" \
-                 WHERE seq > ?1 ORDER BY seq",
-            )
-            .expect("commits");
-        let rows = statement
-            .query_map([i64::try_from(seq).expect("small")], |row| {
-                let text = |index| row.get::<_, Option<String>>(index);
-                let json = |text: Option<String>| {
-                    let text = text.unwrap_or_else(|| "null".to_owned());
-                    let plain = text.strip_prefix("fvj1:").unwrap_or(&text).to_owned();
-                    serde_json::from_str::<serde_json::Value>(&plain).expect("json")
-                };
-                let events = json(text(4)?);
-                Ok(Row {
-                    seq: row.get::<_, i64>(0)?.unsigned_abs(),
-                    class: row.get(1)?,
-                    holder: text(2)?,
-                    session: row.get(3)?,
-                    consequence_of: events
-                        .as_array()
-                        .into_iter()
-                        .flatten()
-                        .filter_map(|event| event.as_str().map(str::to_owned))
-                        .collect(),
-                    derived_through: row.get::<_, Option<i64>>(5)?.map(i64::unsigned_abs),
-                    annotations: json(text(6)?),
-                    writes: Vec::new(),
-                })
-            })
-            .expect("rows");
-        rows.map(|row| {
-            let mut row = row.expect("a row");
-            row.writes = self.writes(row.seq);
-            row
-        })
-        .collect()
-    }
-
-    fn writes(&self, seq: u64) -> Vec<String> {
-        let mut statement = self
-            .0
-            .prepare("SELECT id, scope_key FROM revision WHERE commit_seq = ?1 ORDER BY op_index")
-            .expect("revisions");
-        let rows = statement
-            .query_map([i64::try_from(seq).expect("small")], |row| {
-                Ok(format!(
-                    "{}@{}",
-                    row.get::<_, String>(0)?,
-                    row.get::<_, String>(1)?
-                ))
-            })
-            .expect("rows");
-        rows.map(|row| row.expect("a row")).collect()
-    }
-}
-
 /// A space with one counter in it, and where its parts are.
 pub(crate) struct Place {
     pub(crate) space: SpaceId,
@@ -552,13 +321,6 @@ impl Place {
                 return head;
             }
         }
-    }
-}
-
-impl Row {
-    /// It carries the watermark and nothing else.
-    pub(crate) fn is_advance(&self) -> bool {
-        self.class == "derived" && self.writes == [format!("{WATERMARK_DOCUMENT}@space")]
     }
 }
 
