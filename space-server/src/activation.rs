@@ -24,7 +24,7 @@ use crate::in_flight::InFlight;
 use crate::lease_keeper::{LeaseKeeper, Renewal};
 use crate::notice::Mailbox;
 use crate::outbox::Outbox;
-use crate::space_loop::{DisposeOnDrop, Settles, SpaceLoop};
+use crate::space_loop::{ActiveSpace, Renewer, RuntimeGuard, Settles, SpaceLoop};
 use crate::stamper::MarkingStamper;
 use crate::structure::{DemandSupply, Demands, Structure};
 use crate::time::RuntimeTime;
@@ -89,7 +89,7 @@ async fn build(
 ) -> Result<SpaceLoop, ServingError> {
     let wakeup = Rc::new(Wakeup::default());
     let runtime = runtime(shared, space);
-    let built = DisposeOnDrop::new(runtime.clone());
+    let guard = RuntimeGuard::new(runtime.clone());
     let home = space.clone();
     let standing = engine
         .read(move |reader| standing(reader, &home))
@@ -144,13 +144,8 @@ async fn build(
         shared.time.clone(),
         Rc::clone(&wakeup),
     ));
-    let renewer = tokio::task::spawn_local(keep_renewing(
-        Arc::clone(shared),
-        Rc::clone(&lease),
-        Rc::clone(&wakeup),
-    ));
-    shared.statistics.update(|s| s.active_spaces += 1);
-    built.keep();
+    let renewing = keep_renewing(Arc::clone(shared), Rc::clone(&lease), Rc::clone(&wakeup));
+    let renewer = Renewer::new(tokio::task::spawn_local(renewing));
     tracing::info!(%space, head = standing.head.0, watermark = standing.watermark.0, "serving");
     Ok(SpaceLoop {
         events: EventDrain::new(
@@ -186,6 +181,8 @@ async fn build(
         closing: false,
         committed: false,
         renewer,
+        _active: ActiveSpace::new(space.clone(), shared.statistics.clone()),
+        _runtime: guard,
     })
 }
 

@@ -207,6 +207,13 @@ impl LeaseKeeper {
     }
 }
 
+impl Drop for LeaseKeeper {
+    fn drop(&mut self) {
+        // A loop that ended without releasing: the row expires by itself, or this process takes it again.
+        self.count(false);
+    }
+}
+
 /// The table's answer, asked for on the writer's thread and given to the lease here.
 struct Answer(Option<Result<bool, EngineError>>);
 

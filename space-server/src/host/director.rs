@@ -374,7 +374,10 @@ impl Director {
             let now = shared.time.clocks().wall_ms;
             let asked = space.clone();
             let expiry = match shared.plane.engine(&space) {
-                Ok(engine) => engine.read(move |reader| reader.lease_expiry(&asked, now)).await.and_then(|r| r),
+                Ok(engine) => engine
+                    .read(move |reader| reader.lease_expiry(&asked, now))
+                    .await
+                    .and_then(|r| r),
                 Err(error) => {
                     tracing::warn!(%space, %error, "store of a parked space does not open");
                     return;

@@ -9,7 +9,7 @@ mod threads;
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use memory_engine::StoreRoot;
 use memory_engine::lease::Holder;
@@ -102,13 +102,14 @@ impl HostShared {
     }
 }
 
-/// The one host of a process. Dropping it without [`ExecutorHost::close`] ends its threads without parking.
+/// The one host of a process. Dropped without [`ExecutorHost::close`] it closes in the background.
 pub struct ExecutorHost {
     director: mpsc::UnboundedSender<Directive>,
     routes: Arc<Routes>,
     plane: Arc<dyn ServingPlane>,
     service: Did,
     statistics: Statistics,
+    closed: AtomicBool,
 }
 
 impl ExecutorHost {
@@ -149,6 +150,7 @@ impl ExecutorHost {
             plane: config.plane,
             service,
             statistics: config.statistics,
+            closed: AtomicBool::new(false),
         };
         host.plane.set_observer(Some(host.observer()));
         Ok(host)
@@ -185,11 +187,29 @@ impl ExecutorHost {
     /// Stops serving (SS-110): detaches the observer, parks every space and gives its lease back, ends the threads.
     /// Idempotent; returns when all of that is done.
     pub async fn close(&self) {
-        self.plane.set_observer(None);
-        let (done, closed) = oneshot::channel();
-        if self.director.send(Directive::Close { done }).is_ok() {
-            // The director drops what it cannot answer when it ends: then it is closed as well.
+        // The director drops what it cannot answer when it ends: then it is closed as well.
+        if let Some(closed) = self.begin_closing() {
             let _ = closed.await;
+        }
+    }
+
+    /// Detaches the observer and tells the director; `None` when that has ended already.
+    fn begin_closing(&self) -> Option<oneshot::Receiver<()>> {
+        if !self.closed.swap(true, Ordering::SeqCst) {
+            self.plane.set_observer(None);
+        }
+        let (done, closed) = oneshot::channel();
+        self.director
+            .send(Directive::Close { done })
+            .ok()
+            .map(|()| closed)
+    }
+}
+
+impl Drop for ExecutorHost {
+    fn drop(&mut self) {
+        if !self.closed.load(Ordering::SeqCst) {
+            self.begin_closing();
         }
     }
 }

@@ -16,7 +16,6 @@ use memory_engine::EngineHandle;
 use memory_server::AdmittedCommit;
 use memory_wire::SpaceId;
 use runner::runtime::Runtime;
-use tokio::task::JoinHandle;
 
 use crate::destination::WaveDestination;
 use crate::error::ServingError;
@@ -28,7 +27,7 @@ use crate::outbox::Outbox;
 use crate::structure::Structure;
 use crate::wakeup::Wakeup;
 use crate::watermark::Watermark;
-pub(crate) use park::{DisposeOnDrop, Ended, ParkReason};
+pub(crate) use park::{ActiveSpace, Ended, ParkReason, Renewer, RuntimeGuard};
 pub(crate) use settles::Settles;
 use wait::Woken;
 
@@ -60,7 +59,9 @@ pub(crate) struct SpaceLoop {
     /// Some wave landed.
     pub(crate) committed: bool,
     /// The timer that renews the lease (SS-205).
-    pub(crate) renewer: JoinHandle<()>,
+    pub(crate) renewer: Renewer,
+    pub(crate) _active: ActiveSpace,
+    pub(crate) _runtime: RuntimeGuard,
 }
 
 impl SpaceLoop {

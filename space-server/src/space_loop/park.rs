@@ -1,12 +1,13 @@
 //! The end of a tenure (SS-503): everything of the old runtime is gone before the lease is given back, so that
 //! nothing of it can commit under a successor.
 
-use std::rc::Rc;
-
+use memory_wire::SpaceId;
 use runner::runtime::Runtime;
 use runner::serving_runtime::ServingRuntime;
+use tokio::task::JoinHandle;
 
 use super::SpaceLoop;
+use crate::statistics::Statistics;
 
 /// Why a space is no longer served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +55,6 @@ impl SpaceLoop {
             let (_, _, layers) = open.into_parts();
             layers.withdraw("the space is parked");
         }
-        self.runtime.serving_yield_observer(None);
         let disposed = tokio::select! {
             biased;
             () = dispose(&self.runtime) => true,
@@ -68,10 +68,6 @@ impl SpaceLoop {
             // It expires by itself.
             tracing::warn!(space = %self.id, %error, "lease not released");
         }
-        self.shared.statistics.update(|s| {
-            s.active_spaces = s.active_spaces.saturating_sub(1);
-            s.note_lag(&self.id, None);
-        });
         Ended {
             reason,
             committed: self.committed,
@@ -79,35 +75,74 @@ impl SpaceLoop {
     }
 }
 
-/// Ends a runtime and its lines to the server.
-pub(crate) async fn dispose(runtime: &Runtime) {
-    runtime.clear_seal_destination();
-    ServingRuntime::dispose(runtime);
-    runtime.storage().close();
+async fn dispose(runtime: &Runtime) {
+    end(runtime);
     // What closing told whoever waited runs now.
     tokio::task::yield_now().await;
 }
 
-/// A runtime that is disposed of when an activation does not come to its end.
-pub(crate) struct DisposeOnDrop(Option<Rc<Runtime>>);
+fn end(runtime: &Runtime) {
+    runtime.serving_yield_observer(None);
+    runtime.clear_seal_destination();
+    ServingRuntime::dispose(runtime);
+    runtime.storage().close();
+}
 
-impl DisposeOnDrop {
-    pub(crate) fn new(runtime: Runtime) -> DisposeOnDrop {
-        DisposeOnDrop(Some(Rc::new(runtime)))
-    }
+/// Ends a runtime with whatever holds this: an activation that does not come to its end, a loop that parks, a loop
+/// that panics. Ending it twice is ending it once.
+pub(crate) struct RuntimeGuard(Runtime);
 
-    /// The activation succeeded.
-    pub(crate) fn keep(mut self) {
-        self.0 = None;
+impl RuntimeGuard {
+    pub(crate) fn new(runtime: Runtime) -> RuntimeGuard {
+        RuntimeGuard(runtime)
     }
 }
 
-impl Drop for DisposeOnDrop {
+impl Drop for RuntimeGuard {
     fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
-            runtime.clear_seal_destination();
-            ServingRuntime::dispose(&*runtime);
-            runtime.storage().close();
+        if !self.0.scheduler().is_disposed() {
+            end(&self.0);
         }
+    }
+}
+
+/// Counts a space as active for as long as it lives.
+pub(crate) struct ActiveSpace {
+    space: SpaceId,
+    statistics: Statistics,
+}
+
+impl ActiveSpace {
+    pub(crate) fn new(space: SpaceId, statistics: Statistics) -> ActiveSpace {
+        statistics.update(|s| s.active_spaces += 1);
+        ActiveSpace { space, statistics }
+    }
+}
+
+impl Drop for ActiveSpace {
+    fn drop(&mut self) {
+        self.statistics.update(|s| {
+            s.active_spaces = s.active_spaces.saturating_sub(1);
+            s.note_lag(&self.space, None);
+        });
+    }
+}
+
+/// The timer that renews the lease; it ends with the loop.
+pub(crate) struct Renewer(JoinHandle<()>);
+
+impl Renewer {
+    pub(crate) fn new(task: JoinHandle<()>) -> Renewer {
+        Renewer(task)
+    }
+
+    fn abort(&self) {
+        self.0.abort();
+    }
+}
+
+impl Drop for Renewer {
+    fn drop(&mut self) {
+        self.abort();
     }
 }
