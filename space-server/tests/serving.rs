@@ -257,7 +257,13 @@ fn t13_an_idle_space_parks_and_is_served_again() {
         let bob = process.client("bob");
         bob.fire(&place.link("add"), value!({ "by": 1 })).await;
         place.reaches(&bob, &rows, head).await;
-        assert_eq!(classes(&rows.since(head)), ["authored", "derived", "derived"]);
+        // A new tenure may first cover the last advance of the old one, depending on what came first.
+        let said: Vec<Row> = rows
+            .since(head)
+            .into_iter()
+            .filter(|row| !row.is_advance())
+            .collect();
+        assert_eq!(classes(&said), ["authored", "derived"], "{said:#?}");
         assert_eq!(counter.runs(), 1);
         assert_eq!(process.counters().active_spaces, 1);
         process.stop().await;
