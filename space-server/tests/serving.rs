@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use memory_wire::{EntityId, Scope, Value, value, well_known};
 use serving_bench::{
-    Client, Counter, MovableClock, Process, Rows, Setup, classes, on_threads, place, place_in,
+    Client, Counter, MovableClock, Process, Row, Rows, Setup, classes, on_threads, place, place_in,
 };
 
 /// T1: one authored commit, one derived commit that names the event, carries the watermark and marks the entry, one
