@@ -113,9 +113,12 @@ impl Reader {
     /// # Errors
     /// SQLite's.
     pub fn lease_expiry(&self, space: &SpaceId, now_ms: i64) -> Result<Option<i64>, EngineError> {
-        let mut statement =
-            self.conn.prepare_cached("SELECT expires_at FROM execution_lease WHERE space = ?1 AND expires_at > ?2")?;
-        Ok(statement.query_row(params![space.as_str(), now_ms], |row| row.get(0)).optional()?)
+        let mut statement = self
+            .conn
+            .prepare_cached("SELECT expires_at FROM execution_lease WHERE space = ?1 AND expires_at > ?2")?;
+        Ok(statement
+            .query_row(params![space.as_str(), now_ms], |row| row.get(0))
+            .optional()?)
     }
 
     /// Who holds a live lease of `space`: the one question commit admission and explicit-instance reads ask.

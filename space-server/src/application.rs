@@ -114,13 +114,16 @@ impl Application {
             let _ = stop.send(());
             closing.shut_down().await;
         });
-        axum::serve(listener, router.into_make_service_with_connect_info::<SocketAddr>())
-            .with_graceful_shutdown(async move {
-                // An abandoned sender means the shutdown task is gone: stop as well.
-                let _ = stopped.await;
-            })
-            .await
-            .context("serving")?;
+        axum::serve(
+            listener,
+            router.into_make_service_with_connect_info::<SocketAddr>(),
+        )
+        .with_graceful_shutdown(async move {
+            // An abandoned sender means the shutdown task is gone: stop as well.
+            let _ = stopped.await;
+        })
+        .await
+        .context("serving")?;
         shutdown.await.context("stopping")?;
         Ok(())
     }

@@ -34,15 +34,23 @@ fn parts(n: u64) -> CommitParts {
 
 /// Raw SQLite into the engine's own schema, then the engine, in both durabilities.
 pub(crate) fn raw_and_engine(report: &mut Report, rounds: u64) -> Result<()> {
-    for (name, durability, synchronous) in
-        [("full", Durability::Full, "FULL"), ("normal", Durability::Normal, "NORMAL")]
-    {
-        let options = EngineOptions { durability, ..EngineOptions::default() };
+    for (name, durability, synchronous) in [
+        ("full", Durability::Full, "FULL"),
+        ("normal", Durability::Normal, "NORMAL"),
+    ] {
+        let options = EngineOptions {
+            durability,
+            ..EngineOptions::default()
+        };
         let raw = raw(rounds, options, synchronous)?;
         let engine = engine(rounds, options)?;
         report.latencies(&format!("one commit, raw SQLite, {name}"), &raw);
         report.latencies(&format!("one commit, engine, {name}"), &engine);
-        report.ratio(&format!("engine against raw SQLite, p50, {name}"), engine.at(50.0), raw.at(50.0));
+        report.ratio(
+            &format!("engine against raw SQLite, p50, {name}"),
+            engine.at(50.0),
+            raw.at(50.0),
+        );
     }
     Ok(())
 }
@@ -75,7 +83,8 @@ fn raw(rounds: u64, options: EngineOptions, synchronous: &str) -> Result<Latenci
              ON CONFLICT (branch, id, scope_key) DO UPDATE SET seq = excluded.seq, op_index = 0, op = excluded.op",
         )?
         .execute(params![id, seq])?;
-        tx.prepare_cached("UPDATE branch SET head_seq = ?1 WHERE name = ''")?.execute([seq])?;
+        tx.prepare_cached("UPDATE branch SET head_seq = ?1 WHERE name = ''")?
+            .execute([seq])?;
         tx.commit()?;
         latencies.record(started.elapsed())?;
     }
@@ -105,7 +114,9 @@ pub(crate) async fn over_sockets(report: &mut Report, rounds: u64) -> Result<()>
     let mut client = Client::connect(&server.socket_url()).await?;
     let mut session = client.open(&space, &key).await?;
     let list = value!({ "value": { "*": "WRITE" } });
-    let Value::Object(mut root) = list else { return Err(anyhow!("a list is an object")) };
+    let Value::Object(mut root) = list else {
+        return Err(anyhow!("a list is an object"));
+    };
     if let Some(Value::Object(grants)) = root.get_mut("value") {
         grants.insert(key.did().as_str(), "OWNER");
     }
@@ -117,12 +128,18 @@ pub(crate) async fn over_sockets(report: &mut Report, rounds: u64) -> Result<()>
         }],
         ..CommitParts::default()
     };
-    client.transact(&mut session, genesis).await?.map_err(|e| anyhow!("{e:?}"))?;
+    client
+        .transact(&mut session, genesis)
+        .await?
+        .map_err(|e| anyhow!("{e:?}"))?;
 
     let mut latencies = Latencies::new()?;
     for n in 0..rounds {
         let started = Instant::now();
-        client.transact(&mut session, parts(n)).await?.map_err(|e| anyhow!("{e:?}"))?;
+        client
+            .transact(&mut session, parts(n))
+            .await?
+            .map_err(|e| anyhow!("{e:?}"))?;
         latencies.record(started.elapsed())?;
     }
     report.latencies("one commit, over a socket, verdict received, full", &latencies);
@@ -139,7 +156,14 @@ pub(crate) async fn over_sockets(report: &mut Report, rounds: u64) -> Result<()>
     }
     report.row(
         format!("throughput of {WRITERS} writers over sockets, full"),
-        format!("{:.0} commits/s", written as f64 / started.elapsed().as_secs_f64().max(Duration::from_millis(1).as_secs_f64())),
+        format!(
+            "{:.0} commits/s",
+            written as f64
+                / started
+                    .elapsed()
+                    .as_secs_f64()
+                    .max(Duration::from_millis(1).as_secs_f64())
+        ),
     );
     server.stop("TERM")
 }
@@ -149,7 +173,10 @@ async fn write_many(url: String, space: SpaceId, writer: u64, rounds: u64) -> Re
     let mut client = Client::connect(&url).await?;
     let mut session: Session = client.open(&space, &signer).await?;
     for n in 0..rounds {
-        client.transact(&mut session, parts(n * WRITERS + writer)).await?.map_err(|e| anyhow!("{e:?}"))?;
+        client
+            .transact(&mut session, parts(n * WRITERS + writer))
+            .await?
+            .map_err(|e| anyhow!("{e:?}"))?;
     }
     Ok(rounds)
 }

@@ -14,7 +14,10 @@ pub(crate) struct Latencies {
 
 impl Latencies {
     pub(crate) fn new() -> Result<Latencies> {
-        Ok(Latencies { histogram: Histogram::new_with_bounds(1, 600_000_000, 3)?, total: Duration::ZERO })
+        Ok(Latencies {
+            histogram: Histogram::new_with_bounds(1, 600_000_000, 3)?,
+            total: Duration::ZERO,
+        })
     }
 
     pub(crate) fn record(&mut self, took: Duration) -> Result<()> {

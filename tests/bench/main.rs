@@ -9,8 +9,14 @@ use anyhow::Result;
 use figures::Report;
 
 fn main() -> Result<()> {
-    let rounds: u64 = std::env::var("BENCH_COMMITS").ok().and_then(|n| n.parse().ok()).unwrap_or(2_000);
-    let clicks: u64 = std::env::var("BENCH_CLICKS").ok().and_then(|n| n.parse().ok()).unwrap_or(300);
+    let rounds: u64 = std::env::var("BENCH_COMMITS")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(2_000);
+    let clicks: u64 = std::env::var("BENCH_CLICKS")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(300);
     let mut report = Report::default();
     commits::raw_and_engine(&mut report, rounds)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

@@ -18,7 +18,10 @@ pub(crate) async fn clicks(report: &mut Report, clicks: u64) -> Result<()> {
     let poll = Poll::of(&server)?;
     let (mut voter, mut voting) = open(&server.socket_url(), &poll, "voter").await?;
     let (mut observer, observing) = open(&server.socket_url(), &poll, "observer").await?;
-    let added = voter.transact(&mut voting, poll.add_option("Bench").commit).await?.map_err(|e| anyhow!("{e:?}"))?;
+    let added = voter
+        .transact(&mut voting, poll.add_option("Bench").commit)
+        .await?
+        .map_err(|e| anyhow!("{e:?}"))?;
     voter.settled(&voting, added.seq).await?;
     observer.settled(&observing, added.seq).await?;
 
@@ -38,7 +41,12 @@ pub(crate) async fn clicks(report: &mut Report, clicks: u64) -> Result<()> {
             .await?;
         latencies.record(started.elapsed())?;
         let verdict = voter.response(&request).await?.map_err(|e| anyhow!("{e:?}"))?;
-        last = memory_wire::Seq(verdict.member("seq").and_then(memory_wire::Value::as_u64).unwrap_or_default());
+        last = memory_wire::Seq(
+            verdict
+                .member("seq")
+                .and_then(memory_wire::Value::as_u64)
+                .unwrap_or_default(),
+        );
     }
     voter.settled(&voting, last).await?;
     report.latencies("click → observer's derived update", &latencies);
@@ -47,13 +55,18 @@ pub(crate) async fn clicks(report: &mut Report, clicks: u64) -> Result<()> {
     let advances = |block: &serde_json::Value| block["settleAdvances"]["count"].as_u64().unwrap_or_default();
     let derived = count(&after, "derivedCommits") - count(&before, "derivedCommits");
     let amplification = (derived - (advances(&after) - advances(&before))) as f64 / writes as f64;
-    report.row("derived commits per click (advance-only commits left out)", format!("{amplification:.3}"));
+    report.row(
+        "derived commits per click (advance-only commits left out)",
+        format!("{amplification:.3}"),
+    );
     server.stop("TERM")
 }
 
 async fn open(url: &str, poll: &Poll, name: &str) -> Result<(Client, Session)> {
     let mut client = Client::connect(url).await?;
-    let session = client.open(&poll.space, &Arc::new(Signer::from_passphrase(name))).await?;
+    let session = client
+        .open(&poll.space, &Arc::new(Signer::from_passphrase(name)))
+        .await?;
     client.watch(&session, poll.roots()).await?;
     Ok((client, session))
 }

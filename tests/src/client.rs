@@ -408,5 +408,7 @@ async fn next_text(stream: &mut SplitStream<Socket>) -> Result<Option<String>> {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, wanted).await.context("no frame came")?
+    tokio::time::timeout(PATIENCE, wanted)
+        .await
+        .context("no frame came")?
 }

@@ -1,6 +1,6 @@
 //! The executor host (SS §3): which spaces are served by this process. It hears of commits, sessions and demand from
 //! the memory server, and gives each space that needs it a loop on one of its threads. The decisions are in
-//! [`director`], the threads in [`threads`], the way a notice takes in [`routes`], the start-up scan in [`boot`].
+//! `director`, the threads in `threads`, the way a notice takes in `routes`, the start-up scan in `boot`.
 
 mod boot;
 mod director;
