@@ -1,6 +1,6 @@
 //! Reading values through a schema (RUN-225…227, RUN-300): the ways in, and schemas along paths.
 //!
-//! The walk itself is `memory_wire::traverse`; its source is the open transaction ([`crate::walk`]), its results are
+//! The walk itself is `memory_wire::traverse`; its source is the open transaction (`crate::walk`), its results are
 //! [`View`]s. Called by cells and the pattern layer.
 
 use memory_wire::traverse::{self, ReadRequest, SchemaPool, ScopeCap, hop_cap, narrow};

@@ -1,6 +1,6 @@
 //! Event appends (ENG §5): an event is an append to a stream's sidecar document. They are validated, deduplicated and
-//! given the stamps that nobody else can give ([`append`], step 12 of admission, and [`stamp`]); the per-stream watermark
-//! follows what was processed ([`watermark`]); and what is pending is found here, for the serving loop.
+//! given the stamps that nobody else can give (`append`, step 12 of admission, and `stamp`); the per-stream watermark
+//! follows what was processed (`watermark`); and what is pending is found here, for the serving loop.
 
 mod append;
 mod stamp;

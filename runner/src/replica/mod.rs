@@ -1,7 +1,7 @@
 //! What this process holds of one space: confirmed documents, pending layers, watches, commits in flight
 //! (RUN-12, RUN-20…66).
 //!
-//! Transactions read from it and commit into it; frames and verdicts come back through [`Replica::pump`]. State is
+//! Transactions read from it and commit into it; frames and verdicts come back through `Replica::pump`. State is
 //! changed inside one borrow and everyone is told after it ended, so that a subscriber may call back in.
 
 mod commit;
