@@ -50,8 +50,13 @@ impl Transaction {
 
     /// Takes in another transaction; where both write a key, the other side's write counts.
     pub fn merge(&mut self, other: &Transaction) {
-        for (column, key, op) in other.iter() {
-            self.stage(column, key.to_vec(), op.clone());
+        for (column, keys) in &other.columns {
+            let ours = self.columns.entry(*column).or_default();
+            if ours.is_empty() {
+                ours.clone_from(keys);
+            } else {
+                ours.extend(keys.iter().map(|(key, op)| (key.clone(), op.clone())));
+            }
         }
     }
 
