@@ -1,30 +1,75 @@
 //! The first frames of a client, and what a server makes of them; no socket needed.
 
+use memory_wire::auth::{
+    Challenge, ChallengeState, SessionOpenProof, sign_session_open, verify_session_open,
+};
 use memory_wire::codec::{decode, encode};
 use memory_wire::flags::Flags;
 use memory_wire::identity::Signer;
 use memory_wire::ids::{LocalSeq, RequestId, SessionId, SpaceId};
 use memory_wire::message::{
-    ClientCommit, ClientMessage, CommitParts, Hello, Operation, RequestHeader, Transact, parse_client_message,
+    ClientCommit, ClientMessage, CommitParts, Hello, Operation, RequestHeader, SessionDescriptor,
+    SessionOpen, Transact, parse_client_message,
 };
 use memory_wire::patch::{PatchOp, apply_patches};
 use memory_wire::scope_key::{Scope, ScopeIdentity, ScopeKey};
 use memory_wire::value;
+use memory_wire::value::Value;
+
+/// Unix seconds; the crate reads no clock.
+const NOW: u64 = 1_800_000_000;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let alice = Signer::from_passphrase("alice");
-    let space = SpaceId::from(
-        Signer::from_passphrase("common user")
-            .derive("demo")
-            .did()
-            .clone(),
-    );
+    let space = SpaceId::from(Signer::of_named_space("demo").did().clone());
+    let server = Signer::from_passphrase("a server").did().clone();
 
     let hello = ClientMessage::Hello(Hello::new(Flags {
         pending_read_stacks: true,
         ..Flags::default()
     }));
     println!("client says    {}", hello.encode()?);
+
+    // The server's answer brought a challenge; the client signs it together with what it asks for.
+    let challenge = Challenge {
+        value: "5a".repeat(32),
+        expires_at: NOW as i64 + 300,
+    };
+    let session = SessionDescriptor {
+        session_id: Some(SessionId::from("s")),
+        ..SessionDescriptor::default()
+    };
+    let (invocation, authorization) = sign_session_open(
+        &alice,
+        &space,
+        &server,
+        &challenge.value,
+        &session.to_value(),
+        NOW,
+    );
+    let open = ClientMessage::SessionOpen(SessionOpen {
+        request_id: RequestId::from("0"),
+        space: space.clone(),
+        session,
+        invocation: Some(invocation),
+        authorization: Some(authorization),
+    });
+    let frame = open.encode()?;
+    println!("client opens   {frame}");
+
+    // The server learns who it speaks to.
+    let message = decode(&frame)?;
+    let member = |key| message.member(key).cloned().unwrap_or(Value::Undefined);
+    let proof = SessionOpenProof {
+        space: space.as_str(),
+        session: &member("session"),
+        invocation: &member("invocation"),
+        authorization: &member("authorization"),
+    };
+    let outstanding = ChallengeState::Outstanding(challenge);
+    let principal = verify_session_open(proof, &server, &outstanding, NOW as i64 + 1)?;
+    println!("server knows   {principal}");
+    assert_eq!(&principal, alice.did());
 
     // One commit that counts something up, in alice's own instance of the document.
     let patch = PatchOp::increment(vec!["value".into(), "count".into()], 1.0, false);
@@ -57,7 +102,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Ok(());
     };
     let received = ClientCommit::from_value(&request.commit)?;
-    let identity = ScopeIdentity::session(alice.did().clone(), request.header.session_id);
+    let identity = ScopeIdentity::session(principal, request.header.session_id);
     let Some((id, scope)) = received.operations[0].target() else {
         return Ok(());
     };

@@ -173,7 +173,7 @@ impl LinkPayload {
 }
 
 /// Segments are strings; numbers are read as their text.
-fn read_path(path: &Value) -> Option<DocPath> {
+pub(crate) fn read_path(path: &Value) -> Option<DocPath> {
     path.as_array()?
         .slots()
         .map(|slot| match slot {

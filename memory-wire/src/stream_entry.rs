@@ -4,6 +4,7 @@
 use smol_str::SmolStr;
 
 use crate::ids::{Did, EntityId, EventId, Seq, SessionId, SpaceId};
+use crate::link::read_path;
 use crate::pointer::{DocPath, path_from_value, path_to_value};
 use crate::scope_key::Scope;
 use crate::value::{Object, SlotRef, Value};
@@ -93,7 +94,7 @@ impl StreamLink {
     pub fn from_value(value: &Value) -> Option<StreamLink> {
         Some(StreamLink {
             id: EntityId::from(value.member("id")?.as_str()?),
-            path: path_from_value(value.member("path")?)?,
+            path: read_path(value.member("path")?)?,
             scope: match value.member("scope") {
                 None => Scope::Space,
                 Some(name) => Scope::from_name(name.as_str()?)?,
@@ -327,6 +328,8 @@ mod tests {
         let text = codec::encode(&entry.to_value()).unwrap();
         let again = StreamEntry::from_value(&codec::decode(&text).unwrap()).unwrap();
         assert_eq!(codec::encode(&again.to_value()).unwrap(), text);
+        let numbered = StreamLink::from_value(&value!({ "id": "of:s", "path": ["a", 0] })).unwrap();
+        assert_eq!(numbered.path, ["a", "0"]);
         assert!(
             StreamEntry::from_value(&value!({ "eventId": "", "stream": { "id": "of:s", "path": [] } }))
                 .is_none()

@@ -3,10 +3,10 @@
 
 use memory_wire::Seq;
 use memory_wire::codec::{
-    DecodeReason, EncodeError, MAX_DEPTH, MAX_DOCUMENT_NESTING, MAX_HOLES, decode, encode,
+    DecodeReason, EncodeError, MAX_DEPTH, MAX_DOCUMENT_DEPTH, MAX_HOLES, decode, encode,
 };
 use memory_wire::equality::value_equal;
-use memory_wire::error::ErrorName;
+use memory_wire::error::{ErrorName, WireError};
 use memory_wire::hash::hash_value;
 use memory_wire::message::{
     ClientCommit, ClientMessage, ServerMessage, SessionSync, Upsert, UpsertContent, WatchOk,
@@ -163,7 +163,7 @@ fn wire_312_a_document_within_its_nesting_has_a_text_in_every_frame() {
             let mut document = memory_wire::value!({ "/d": (leaf()) });
             loop {
                 let next = memory_wire::value!({ "/d": (step(document.clone())) });
-                if Extent::of(&next).nesting > MAX_DOCUMENT_NESTING {
+                if Extent::of(&next).depth > MAX_DOCUMENT_DEPTH {
                     return document;
                 }
                 document = next;
@@ -193,27 +193,47 @@ fn wire_312_a_document_within_its_nesting_has_a_text_in_every_frame() {
     });
 }
 
-#[test]
-fn wire_312_a_message_of_1024_levels_may_set_a_document_and_a_deeper_one_may_not() {
-    let commit = |levels: usize| {
-        let document = format!("{}0{}", "{\"a\":".repeat(levels), "}".repeat(levels));
-        let frame = format!(
-            "fvj1:{{\"commit\":{{\"localSeq\":1,\"operations\":[{{\"id\":\"of:x\",\"op\":\"set\",\"value\":{document}}}],\
-             \"reads\":{{\"confirmed\":[],\"pending\":[]}}}},\"requestId\":\"r\",\"sessionId\":\"s\",\"space\":\"did:key:z\",\"type\":\"transact\"}}"
-        );
-        match parse_client_message(&frame).unwrap() {
-            ClientMessage::Transact(request) => ClientCommit::from_value(&request.commit),
-            other => panic!("{}", other.type_name()),
-        }
-    };
-    // The message, the commit, its operations and the operation are around the document.
-    assert!(commit(1024 - 4).is_ok());
-    let error = commit(1024 - 3).unwrap_err();
-    assert_eq!(error.name, ErrorName::Protocol);
-    assert_eq!(
-        error.message,
-        "commit.operations[0].value: document nests deeper than 1020 levels"
+fn set(document: &str) -> Result<ClientCommit, WireError> {
+    let frame = format!(
+        "fvj1:{{\"commit\":{{\"localSeq\":1,\"operations\":[{{\"id\":\"of:x\",\"op\":\"set\",\"value\":{document}}}],\
+         \"reads\":{{\"confirmed\":[],\"pending\":[]}}}},\"requestId\":\"r\",\"sessionId\":\"s\",\"space\":\"did:key:z\",\"type\":\"transact\"}}"
     );
+    match parse_client_message(&frame).unwrap() {
+        ClientMessage::Transact(request) => ClientCommit::from_value(&request.commit),
+        other => panic!("{}", other.type_name()),
+    }
+}
+
+/// The message, the commit, its operations and the operation.
+const AROUND_A_DOCUMENT: usize = 4;
+
+#[test]
+fn wire_312_a_message_of_1024_levels_may_set_any_document() {
+    on_small_stack(|| {
+        for shape in SHAPES {
+            let levels = (1024 - AROUND_A_DOCUMENT) / shape.2;
+            assert!(set(&nested(shape, levels, "\"\"")[5..]).is_ok(), "{}", shape.0);
+        }
+        let literal = format!(
+            "{{\"/quote\":{}}}",
+            &nested(("{\"/a\":", "}", 1), 1024 - AROUND_A_DOCUMENT - 1, "1")[5..]
+        );
+        assert!(set(&literal).is_ok());
+    });
+}
+
+#[test]
+fn wire_312_a_document_beyond_its_depth_is_refused_by_name() {
+    on_small_stack(|| {
+        let plain = |levels| nested(("{\"a\":", "}", 1), levels, "1")[5..].to_owned();
+        assert!(set(&plain(MAX_DOCUMENT_DEPTH)).is_ok());
+        let error = set(&plain(MAX_DOCUMENT_DEPTH + 1)).unwrap_err();
+        assert_eq!(error.name, ErrorName::Protocol);
+        assert_eq!(
+            error.message,
+            "commit.operations[0].value: document nests deeper than 2040 levels"
+        );
+    });
 }
 
 #[test]
@@ -224,11 +244,13 @@ fn wire_312_a_patch_that_nests_too_deep_is_refused_at_the_door() {
             "reads": { "confirmed": [], "pending": [] },
             "operations": [{ "op": "patch", "id": "of:x", "patches": [{ "op": "add", "path": path, "value": [1] }] }]
         });
-        ClientCommit::from_value(&commit)
+        ClientCommit::from_value(&commit).map_err(|error| error.name)
     };
-    assert!(commit(&"/a".repeat(MAX_DOCUMENT_NESTING - 1)).is_ok());
-    let error = commit(&"/a".repeat(MAX_DOCUMENT_NESTING)).unwrap_err();
-    assert_eq!(error.name, ErrorName::Protocol);
+    assert!(commit(&"/a".repeat(MAX_DOCUMENT_DEPTH - 1)).is_ok());
+    assert_eq!(
+        commit(&"/a".repeat(MAX_DOCUMENT_DEPTH)).unwrap_err(),
+        ErrorName::Protocol
+    );
 }
 
 #[test]

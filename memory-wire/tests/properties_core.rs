@@ -150,8 +150,17 @@ fn nudge(value: &Value, at: usize) -> Value {
         Value::Object(object) if !object.is_empty() => {
             let mut object = object.clone();
             let (key, member) = &object.entries()[at % object.len()];
-            let (key, member) = (key.clone(), nudge(member, at / 3));
-            object.insert(key, member);
+            let (key, renamed, member) = (key.clone(), format!("{key}."), nudge(member, at / 3));
+            if at.is_multiple_of(5) && key.is_well_formed() {
+                object = object
+                    .iter()
+                    .filter(|(other, _)| **other != key)
+                    .map(|(k, v)| (k.clone(), v.clone()))
+                    .collect();
+                object.insert(renamed, member);
+            } else {
+                object.insert(key, member);
+            }
             Value::Object(object)
         }
         Value::Array(array) if !array.is_empty() => {
@@ -163,8 +172,26 @@ fn nudge(value: &Value, at: usize) -> Value {
             };
             Value::Array(Array::from_slots(slots).unwrap())
         }
+        // Of a NaN, this changes bits that nobody may see.
         Value::Number(n) if at.is_multiple_of(2) => Value::Number(-n),
         Value::Null if at.is_multiple_of(2) => Value::Undefined,
+        Value::Symbol(text) if at.is_multiple_of(2) => Value::String(text.clone()),
+        Value::Special(special) if at.is_multiple_of(2) => match special.as_ref() {
+            Special::Unknown { tag, state } => self::special(Special::Unknown {
+                tag: tag.clone(),
+                state: nudge(state, at / 3),
+            }),
+            Special::EpochNsec(n) => self::special(Special::EpochDay(n.clone())),
+            Special::Problematic { tag, state, error } => {
+                let state = nudge(state, at / 3);
+                self::special(Special::Problematic {
+                    tag: tag.clone(),
+                    state,
+                    error: error.clone(),
+                })
+            }
+            _ => value.clone(),
+        },
         Value::String(text) if at.is_multiple_of(2) => Value::String(text.to_string_lossy().as_ref().into()),
         other => other.clone(),
     }
@@ -415,6 +442,12 @@ proptest! {
     }
 
     #[test]
+    fn wire_303_strings_are_escaped_as_serde_json_escapes_them(text in any::<String>(), control in 0u8..0x20) {
+        let text = format!("{text}{}{text}", char::from(control));
+        prop_assert_eq!(&encode(&Value::from(text.as_str())).unwrap()[PREFIX.len()..], serde_json::to_string(&text).unwrap());
+    }
+
+    #[test]
     fn wire_313_equality_is_equal_hash_and_kind(a in value(), other in value(), at in any::<usize>()) {
         for b in [a.clone(), nudge(&a, at), decode(&encode(&a).unwrap()).unwrap(), other] {
             let one_kind = to_typed(&a)[0] == to_typed(&b)[0];
@@ -468,5 +501,94 @@ let own = ScopeKey::resolve(scope_b, &identities[0]).unwrap();
         let in_image = from_parts.is_some_and(|key| key.as_str() == text);
         prop_assert_eq!(is_scope_key(&text), in_image, "{:?}", text);
         prop_assert_eq!(ScopeKey::parse(&text).is_ok(), in_image);
+    }
+}
+
+/// Values that one could take for one another; those of one line are equal, and no others are.
+fn confusable() -> Vec<Vec<Value>> {
+    let text = |text: &str| vec![decode(&format!("{PREFIX}{text}")).unwrap()];
+    let long = "x".repeat(65);
+    let holes = |runs: &[u32]| {
+        Value::Array(Array::from_slots(runs.iter().map(|n| Slot::Holes(*n)).collect()).unwrap())
+    };
+    vec![
+        vec![
+            f64::NAN.into(),
+            (-f64::NAN).into(),
+            f64::from_bits(0x7FF8_0000_0000_0001).into(),
+        ],
+        vec![0.0.into()],
+        vec![(-0.0).into()],
+        vec![1.into()],
+        text("{\"/BigInt@1\":\"AQ\"}"),
+        text("{\"/EpochNsec@1\":\"AQ\"}"),
+        text("{\"/EpochDay@1\":\"AQ\"}"),
+        text("{\"/Bytes@1\":\"AQ\"}"),
+        text("{\"/Hash@1\":{\"hash\":\"AQ\",\"tag\":\"\"}}"),
+        vec!["1".into()],
+        vec![Value::Symbol("1".into())],
+        vec![long.as_str().into()],
+        vec![Value::Symbol(long.as_str().into())],
+        vec![Value::Bool(true)],
+        vec![Value::Bool(false)],
+        vec![Value::Null],
+        vec![Value::Undefined],
+        vec!["".into()],
+        text("[]"),
+        vec![holes(&[1])],
+        vec![holes(&[2]), holes(&[1, 1])],
+        text("[null]"),
+        text("[{\"/Undefined@1\":null}]"),
+        text("[[]]"),
+        text("{}"),
+        text("{\"a\":null}"),
+        text("{\"a\":{\"/Undefined@1\":null}}"),
+        text("{\"b\":{\"/Undefined@1\":null}}"),
+        text("{\"a\":1,\"b\":2}"),
+        text("{\"a\":2,\"b\":1}"),
+        text("{\"0\":1,\"a\":2}"),
+        text("{\"/Zork@1\":1}"),
+        text("{\"/Zork@2\":1}"),
+        text("{\"/Zork@1\":2}"),
+        text("{\"/Link@1\":{}}"),
+        text("{\"/Error@1\":{\"message\":\"m\"}}"),
+        text("{\"/Error@1\":{\"message\":\"n\"}}"),
+        text("{\"/Error@1\":{\"message\":\"m\",\"stack\":\"\"}}"),
+        text("{\"/RegExp@1\":{\"source\":\"ab\"}}"),
+        text("{\"/RegExp@1\":{\"source\":\"a\",\"flags\":\"g\"}}"),
+        text("{\"/KeyPair@1\":{\"algorithm\":\"a\",\"privateKey\":\"AQ\",\"publicKey\":\"\"}}"),
+        text("{\"/KeyPair@1\":{\"algorithm\":\"a\",\"privateKey\":\"\",\"publicKey\":\"AQ\"}}"),
+        text("{\"/Problematic@1\":{\"error\":\"\",\"state\":1,\"tag\":\"A@1\"}}"),
+        text("{\"/Problematic@1\":{\"error\":\"\",\"state\":1,\"tag\":\"B@1\"}}"),
+    ]
+}
+
+#[test]
+fn wire_313_what_could_be_confused_is_told_apart_by_equality_and_by_hash_alike() {
+    let values: Vec<(usize, Value)> = confusable()
+        .into_iter()
+        .enumerate()
+        .flat_map(|(line, alike)| alike.into_iter().map(move |value| (line, value)))
+        .collect();
+    let contexts: [fn(Value) -> Value; 4] = [
+        |value| value,
+        |value| Value::from(vec![1.into(), value]),
+        |value| Value::Object([("k", value)].into_iter().collect()),
+        |value| {
+            special(Special::Unknown {
+                tag: "Zork@3".into(),
+                state: value,
+            })
+        },
+    ];
+    for within in contexts {
+        for (line_a, a) in &values {
+            for (line_b, b) in &values {
+                let (a, b) = (within(a.clone()), within(b.clone()));
+                let told = format!("{} and {}", to_typed(&a), to_typed(&b));
+                assert_eq!(value_equal(&a, &b), line_a == line_b, "{told}");
+                assert_eq!(hash_value(&a) == hash_value(&b), line_a == line_b, "{told}");
+            }
+        }
     }
 }

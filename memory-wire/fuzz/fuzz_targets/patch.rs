@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use memory_wire::codec::{MAX_DOCUMENT_NESTING, decode, encode};
+use memory_wire::codec::{MAX_DOCUMENT_DEPTH, decode, encode};
 use memory_wire::patch::{
     apply_patches, parse_patches, patches_conflict_with_read, patches_to_value, touched_paths,
 };
@@ -28,7 +28,7 @@ fuzz_target!(|input: &str| {
     );
     if let Ok(document) = outcome {
         assert!(document.as_object().is_some());
-        if Extent::of(&base).nesting <= MAX_DOCUMENT_NESTING {
+        if Extent::of(&base).depth <= MAX_DOCUMENT_DEPTH {
             let text = encode(&document).expect("a patched document has a text");
             drop(decode(&text).expect("a patched document reads back"));
         }

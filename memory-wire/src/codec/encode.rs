@@ -6,7 +6,7 @@ use thiserror::Error;
 use super::json_lexer::plain_run;
 use super::quoting::{MembersRef, QuotePlan, has_slash_key};
 use super::special::{Field, State, nested_state};
-use super::{MAX_DEPTH, MAX_HOLES, PREFIX, base64, unsafe_key};
+use super::{MAX_DEPTH, MAX_HOLES, PREFIX, base64, is_plain_number, unsafe_key};
 use crate::js_string::JsString;
 use crate::piece_buffer::PieceBuffer;
 use crate::value::{Key, Object, SlotRef, Slots, Special, Value};
@@ -358,7 +358,7 @@ fn write_flat<C: FnMut(&[u8])>(out: &mut PieceBuffer<C>, value: &Value) -> bool 
         Value::Null => out.bytes(b"null"),
         Value::Bool(true) => out.bytes(b"true"),
         Value::Bool(false) => out.bytes(b"false"),
-        Value::Number(n) if n.is_finite() && (*n != 0.0 || n.is_sign_positive()) => write_number(out, *n),
+        Value::Number(n) if is_plain_number(*n) => write_number(out, *n),
         Value::String(text) => write_string(out, text),
         Value::Number(_)
         | Value::Undefined

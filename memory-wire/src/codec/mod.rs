@@ -13,6 +13,7 @@ mod tagged;
 
 pub use decode::{DecodeError, DecodeReason, decode, decode_body};
 pub use encode::{EncodeError, encode, encode_into};
+pub(crate) use quoting::has_slash_key;
 pub(crate) use special::{Field, State, nested_state};
 
 use crate::value::Key;
@@ -23,13 +24,19 @@ pub const PREFIX: &str = "fvj1:";
 /// Deepest nesting of containers in an encoded text (WIRE-312); both directions refuse more.
 pub const MAX_DEPTH: usize = 2048;
 
-/// Deepest nesting of containers in one document, as [`crate::value::Extent`] counts it. Escaping can double the brackets
-/// of a text (WIRE-309), a leaf may take two of its own, and a frame puts up to six around a document: within this
-/// bound a document has a text wherever it is sent. A message of 1,024 levels may still carry it (WIRE-312).
-pub const MAX_DOCUMENT_NESTING: usize = (MAX_DEPTH - 8) / 2;
+/// Deepest document, as [`crate::value::Extent`] counts: within it a document has a text in every message, which puts at
+/// most seven brackets around it. A message of 1,024 levels may carry any document (WIRE-312), since that count is at most
+/// twice the real depth.
+pub const MAX_DOCUMENT_DEPTH: usize = MAX_DEPTH - 8;
 
 /// Most hole slots one text may claim in total (WIRE-314); both directions refuse more.
 pub const MAX_HOLES: u64 = 1_000_000;
+
+/// True for a number that JSON can hold; the others are tagged (WIRE-305).
+#[inline(always)]
+pub(crate) fn is_plain_number(n: f64) -> bool {
+    n.is_finite() && (n != 0.0 || n.is_sign_positive())
+}
 
 /// The key, when it is one that no object may hold (WIRE-309).
 #[inline]

@@ -4,6 +4,7 @@
 //! The answer for an object depends on its whole subtree, and such objects nest; the plan judges a subtree in
 //! one walk and lists the answers in the order in which the encoder meets the objects.
 
+use super::is_plain_number;
 use super::special::{Field, State, nested_state};
 use crate::value::{Key, Object, SlotRef, Slots, Value};
 
@@ -56,7 +57,7 @@ pub(super) enum MembersRef<'r, 'v> {
 /// True when an object with these keys, in canonical order, must be escaped. In that order `/` comes before every
 /// letter, so that the first ordinary key answers.
 #[inline]
-pub(super) fn has_slash_key<'k>(keys: impl Iterator<Item = &'k Key>) -> bool {
+pub(crate) fn has_slash_key<'k>(keys: impl Iterator<Item = &'k Key>) -> bool {
     for key in keys {
         match key.as_bytes().first() {
             Some(b'/') => return true,
@@ -121,7 +122,7 @@ impl<'v> QuotePlan<'v> {
         loop {
             match value {
                 Value::Null | Value::Bool(_) | Value::String(_) => return,
-                Value::Number(n) if n.is_finite() && (*n != 0.0 || n.is_sign_positive()) => return,
+                Value::Number(n) if is_plain_number(*n) => return,
                 Value::Number(_)
                 | Value::Undefined
                 | Value::BigInt(_)

@@ -3,7 +3,7 @@
 use smol_str::SmolStr;
 
 use super::field::{entity_id, expected, insert_scope, scope_named};
-use crate::codec::MAX_DOCUMENT_NESTING;
+use crate::codec::MAX_DOCUMENT_DEPTH;
 use crate::error::WireError;
 use crate::ids::EntityId;
 use crate::patch::{PatchError, PatchOp, parse_patches, patches_to_value, unsafe_token};
@@ -166,11 +166,11 @@ impl SqliteDb {
     }
 }
 
-/// A document to set, of any kind; only its nesting is judged here, since a deeper one could be sent to nobody.
+/// A document to set, of any kind; only its depth is judged here, since a deeper one could be sent to nobody.
 fn document(place: &str, value: Option<&Value>) -> Result<Value, WireError> {
     match value {
-        Some(value) if Extent::of(value).nesting > MAX_DOCUMENT_NESTING => Err(WireError::protocol(format!(
-            "{place}: document nests deeper than {MAX_DOCUMENT_NESTING} levels"
+        Some(value) if Extent::of(value).depth > MAX_DOCUMENT_DEPTH => Err(WireError::protocol(format!(
+            "{place}: document nests deeper than {MAX_DOCUMENT_DEPTH} levels"
         ))),
         value => Ok(value.cloned().unwrap_or(Value::Undefined)),
     }
@@ -185,7 +185,7 @@ fn patches(place: &str, value: Option<&Value>) -> Result<Vec<PatchOp>, WireError
         _ => WireError::protocol(format!("{place}: {error}")),
     })?;
     for patch in &patches {
-        let checked = patch.check_nesting();
+        let checked = patch.check_depth();
         checked.map_err(|error| WireError::protocol(format!("{place}: {error}")))?;
     }
     for path in patches.iter().flat_map(PatchOp::touched_paths) {

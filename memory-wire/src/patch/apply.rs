@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 use smol_str::SmolStr;
 
 use super::array_edit::{self, TooManyHoles};
-use super::{PatchAction, PatchError, PatchOp, check_nesting, unsafe_token};
+use super::{PatchAction, PatchError, PatchOp, check_depth, unsafe_token};
 use crate::codec::MAX_HOLES;
 use crate::equality::value_equal;
 use crate::hash::{Digest, hash_value};
@@ -13,23 +13,47 @@ use crate::pointer::{ArrayIndex, encode_pointer, is_path_prefix};
 use crate::value::{Array, Extent, Object, Slot, SlotRef, Value};
 
 /// Applies the operations in order to `base` (`{}` for an absent or deleted document, WIRE-606). Nothing is half
-/// applied: on an error the base is as it was. Only the final root has to be an object. No operation nests what it
-/// writes deeper than [`MAX_DOCUMENT_NESTING`](crate::codec::MAX_DOCUMENT_NESTING), and none leaves a document with more
-/// than [`MAX_HOLES`] holes: what comes out of a base within these bounds has a text (WIRE-312, WIRE-314).
+/// applied: on an error the base is as it was. Only the final root has to be an object. What comes out of a base within
+/// [`MAX_DOCUMENT_DEPTH`](crate::codec::MAX_DOCUMENT_DEPTH) and [`MAX_HOLES`] is within them, and so has a text in every message (WIRE-312, WIRE-314).
 pub fn apply_patches(base: &Value, patches: &[PatchOp]) -> Result<Value, PatchError> {
     let mut root = base.clone();
     for patch in patches {
         apply_one(&mut root, patch)?;
     }
-    if let Some(patch) = patches.iter().rev().find(|patch| may_bring_holes(patch))
-        && Extent::of(&root).holes > MAX_HOLES
-    {
-        return Err(hole_budget(patch.path())(TooManyHoles));
+    if let Some(patch) = patches.iter().rev().find(|patch| is_suspicious(patch)) {
+        let extent = Extent::of(&root);
+        check_depth(extent.depth, patch.path())?;
+        if extent.holes > MAX_HOLES {
+            return Err(hole_budget(patch.path())(TooManyHoles));
+        }
     }
     match root {
         Value::Object(_) => Ok(root),
         _ => Err(PatchError::RootNotDocument),
     }
+}
+
+/// Depth that an operation may bring without a look at the whole document: far below what a document may have, whatever
+/// escapes double it.
+const UNSUSPICIOUS: usize = 256;
+
+/// True for an operation after which the document has to be measured: one that brings holes, depth, or a key that makes
+/// the objects around it escaped. Others leave the deepest place where it was, or write something flat near the root.
+fn is_suspicious(patch: &PatchOp) -> bool {
+    // How deep that is which moves, the operation does not say.
+    let deeper = matches!(patch.action(), PatchAction::Move { .. }) || patch.extent().depth > UNSUSPICIOUS;
+    let escapes = patch
+        .touched_paths()
+        .flatten()
+        .any(|segment| segment.starts_with('/'));
+    // An append past the end of an array leaves holes (WIRE-605).
+    let gap = match patch.action() {
+        PatchAction::Append { path, .. } | PatchAction::AddUnique { path, .. } => {
+            path.last().is_some_and(looks_like_index)
+        }
+        _ => false,
+    };
+    deeper || escapes || gap || patch.extent().holes > 0
 }
 
 fn apply_one(root: &mut Value, patch: &PatchOp) -> Result<(), PatchError> {
@@ -41,7 +65,7 @@ fn apply_one(root: &mut Value, patch: &PatchOp) -> Result<(), PatchError> {
             });
         }
     }
-    patch.check_nesting()?;
+    patch.check_depth()?;
     match patch.action() {
         PatchAction::Replace { path, value } => replace(root, path, value.clone()),
         PatchAction::Add { path, value } => add(root, path, value.clone()),
@@ -67,17 +91,6 @@ fn apply_one(root: &mut Value, patch: &PatchOp) -> Result<(), PatchError> {
         PatchAction::RemoveByValue { path, value } => remove_by_value(root, path, value),
         PatchAction::Increment { path, by, .. } => increment(root, path, *by),
     }
-}
-
-/// Holes come with the values, or by an append past the end of an array (WIRE-605).
-fn may_bring_holes(patch: &PatchOp) -> bool {
-    let into_an_index = match patch.action() {
-        PatchAction::Append { path, .. } | PatchAction::AddUnique { path, .. } => {
-            path.last().is_some_and(looks_like_index)
-        }
-        _ => false,
-    };
-    into_an_index || patch.extent().holes > 0
 }
 
 /// The two ends of a non-root path.
@@ -252,7 +265,7 @@ fn move_value(root: &mut Value, from: &[SmolStr], path: &[SmolStr]) -> Result<()
     }
     let value = get(root, from)?.clone();
     if path.len() > from.len() {
-        check_nesting(path.len() + Extent::of(&value).nesting, path)?;
+        check_depth(path.len() + Extent::of(&value).depth, path)?;
     }
     remove(root, from)?;
     add(root, path, value)

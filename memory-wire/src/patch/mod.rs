@@ -1,5 +1,6 @@
-//! Patch operations (WIRE-601…608): their typed form, and constructors for writers. [`apply`] is the one
-//! definition of what a patch does, for client and server alike; [`footprint`] is what it conflicts with.
+//! Patch operations (WIRE-601…608): their typed form, and constructors for writers. [`apply_patches`]
+//! is the one definition of what a patch does, for client and server alike; [`touched_paths`] and
+//! [`patches_conflict_with_read`] say what it conflicts with.
 
 mod apply;
 mod array_edit;
@@ -7,7 +8,7 @@ mod footprint;
 
 use smol_str::SmolStr;
 
-use crate::codec::MAX_DOCUMENT_NESTING;
+use crate::codec::MAX_DOCUMENT_DEPTH;
 use crate::pointer::{DocPath, PointerError, encode_pointer, parse_pointer};
 use crate::value::{Array, Extent, Object, SlotRef, Value};
 
@@ -283,13 +284,13 @@ impl PatchAction {
             }
             | PatchAction::Append { path, values, .. }
             | PatchAction::AddUnique { path, values, .. } => (path.len() + 1, all(values)),
-            PatchAction::Increment { path, .. } | PatchAction::Move { path, .. } => {
-                (path.len(), Extent::default())
-            }
+            // The sum may pass what JSON can hold, and is tagged then.
+            PatchAction::Increment { path, .. } => (path.len() + 1, Extent::default()),
+            PatchAction::Move { path, .. } => (path.len(), Extent::default()),
             PatchAction::Remove { .. } | PatchAction::RemoveByValue { .. } => (0, Extent::default()),
         };
         Extent {
-            nesting: above + written.nesting,
+            depth: above + written.depth,
             ..written
         }
     }
@@ -298,9 +299,9 @@ impl PatchAction {
 /// Most characters of a pointer that an error about depth shows.
 const SHOWN_POINTER: usize = 80;
 
-/// Refuses what would lie `nesting` containers deep, written at `path`.
-fn check_nesting(nesting: usize, path: &[SmolStr]) -> Result<(), PatchError> {
-    if nesting <= MAX_DOCUMENT_NESTING {
+/// Refuses what would lie `depth` brackets deep, written at `path`.
+fn check_depth(depth: usize, path: &[SmolStr]) -> Result<(), PatchError> {
+    if depth <= MAX_DOCUMENT_DEPTH {
         return Ok(());
     }
     let mut at = encode_pointer(&path[..path.len().min(SHOWN_POINTER)]);
@@ -309,7 +310,7 @@ fn check_nesting(nesting: usize, path: &[SmolStr]) -> Result<(), PatchError> {
         at.push('…');
     }
     Err(PatchError::TooDeep {
-        limit: MAX_DOCUMENT_NESTING,
+        limit: MAX_DOCUMENT_DEPTH,
         at,
     })
 }
@@ -415,14 +416,15 @@ impl PatchOp {
         self.action.path()
     }
 
-    /// How deep what the operation writes lies in the document, and the holes it brings; of a `move`, only the way.
+    /// How deep what the operation writes lies in the document at least, and the holes it brings; of a `move`, only the
+    /// way.
     pub fn extent(&self) -> Extent {
         self.extent
     }
 
     /// The refusal of an operation that by itself nests a document too deep (WIRE-312).
-    pub(crate) fn check_nesting(&self) -> Result<(), PatchError> {
-        check_nesting(self.extent.nesting, self.path())
+    pub(crate) fn check_depth(&self) -> Result<(), PatchError> {
+        check_depth(self.extent.depth, self.path())
     }
 
     /// Builds an operation from what it does.

@@ -175,13 +175,11 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
                 walker.path_walk(one.node, &[], Some(everything), Last::Value, None)?
             }
         };
-        walker.mark(
-            &hop,
-            Walked {
-                selected: own.is_some() || hop.is_everything(),
-                everything: own.is_none(),
-            },
-        )?;
+        let walked = Walked {
+            selected: own.is_some() || hop.is_everything(),
+            everything: own.is_none(),
+        };
+        walker.mark(&hop, &node, walked)?;
         let position = Position {
             place: redirected.node.place,
             schema: None,
@@ -195,6 +193,7 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
                 selected.map_or_else(|_| null(), Ok)
             }
             None => {
+                walker.mark_beyond(&hop, &node)?;
                 self.deep
                     .call(self.clone().everything(node, position, None))
                     .await
@@ -205,7 +204,10 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
     /// Decision 24: exactly this selector was followed before, with the same continuation.
     fn walked_before(&self, slot: &Node, hop: &Hop, met: Met) -> Result<bool, TraverseError> {
         let walker = self.walker;
-        if !walker.skip_walked || walker.same_id(hop.target, walker.doc_of(slot.place)) {
+        if !walker.skip_walked
+            || !walker.tracker.borrow().may_skip()
+            || walker.same_id(hop.target, walker.doc_of(slot.place))
+        {
             return Ok(false);
         }
         let key = walker.key(hop.target)?;
@@ -229,13 +231,38 @@ impl Hop {
 }
 
 impl<B: Build> super::walker::Walker<'_, B> {
-    /// Records how far the reach behind a link is walked.
-    pub(super) fn mark(&self, hop: &Hop, walked: Walked) -> Result<(), TraverseError> {
-        if self.skip_walked {
+    /// Records how far the reach behind a link is walked, from where it led to.
+    pub(super) fn mark(&self, hop: &Hop, reached: &Node, walked: Walked) -> Result<(), TraverseError> {
+        if self.skip_walked && self.is_direct(hop, reached) {
             let key = self.key(hop.target)?;
             self.tracker.borrow_mut().mark_walked(&key, &hop.selector, walked);
         }
         Ok(())
+    }
+
+    /// Records a walk under everything that starts where the tracked selectors select less: behind an element's link
+    /// with a schema (TRV-603), which a refresh then repeats, or behind a chain of links, which it does not.
+    fn mark_beyond(&self, hop: &Hop, reached: &Node) -> Result<(), TraverseError> {
+        if !self.tracks() || reached.value.is_undefined() {
+            return Ok(());
+        }
+        let doc = self.doc_of(reached.place);
+        if self.memo.borrow().places.is_written_out(doc) {
+            return Ok(());
+        }
+        let key = self.key(doc)?;
+        let path = self.memo.borrow().places.path(reached.place).into();
+        let beyond = self.tracker.borrow_mut().mark_beyond(&key, path);
+        if beyond && !self.is_direct(hop, reached) {
+            self.tracker.borrow_mut().never_skip();
+        }
+        Ok(())
+    }
+
+    /// True when the hop's target is no link itself, nor anything on the way to it: only then do all ways of following
+    /// a link end the same.
+    fn is_direct(&self, hop: &Hop, reached: &Node) -> bool {
+        self.memo.borrow_mut().places.at(hop.target, &hop.link.path) == reached.place
     }
 
     /// The address of a place, when somebody is going to read it.

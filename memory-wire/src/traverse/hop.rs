@@ -352,6 +352,7 @@ impl<B: Build> Walker<'_, B> {
         };
         let raw = slot::raw_read(&root, &hop.link.path);
         if matches!(raw, Raw::Blocked) {
+            self.await_target(hop.target)?;
             return Ok((nowhere(at_target), re_rooted.clone()));
         }
         if self.tracks() && !self.memo.borrow().places.is_written_out(hop.target) {

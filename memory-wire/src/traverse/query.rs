@@ -4,6 +4,7 @@ use super::build::Nothing;
 use super::hop::Last;
 use super::memo::Outcome;
 use super::place::DocName;
+use super::slot::{self, Raw};
 use super::source::{DocKey, DocSource, TraverseError};
 use super::tracker::{Selector, Walked, value_segment};
 use super::walker::{Ctx, Node, Position, Run, Walker};
@@ -65,19 +66,25 @@ impl<'w, 'a> Run<'w, 'a, Nothing> {
             return Ok(Ok(()));
         };
         let outcome = self.select_root(document, doc, selector).await?;
-        if walker.skip_walked && outcome.is_some() {
-            let everything = selector
-                .schema
-                .as_ref()
-                .is_some_and(super::schema::Schema::is_true_like);
-            walker.tracker.borrow_mut().mark_walked(
-                &key,
-                selector,
-                Walked {
+        match slot::raw_read(document, &selector.path) {
+            // A link with a schema is followed under it from here, and without regard to it from elsewhere.
+            Raw::Found(link) if slot::link_payload(&link).is_some() => {
+                if slot::link_payload(&link).is_some_and(|payload| payload.member("schema").is_some()) {
+                    walker.tracker.borrow_mut().never_skip();
+                }
+            }
+            Raw::Found(_) if walker.skip_walked && outcome.is_some() => {
+                let everything = selector
+                    .schema
+                    .as_ref()
+                    .is_some_and(super::schema::Schema::is_true_like);
+                let walked = Walked {
                     selected: true,
                     everything,
-                },
-            );
+                };
+                walker.tracker.borrow_mut().mark_walked(&key, selector, walked);
+            }
+            Raw::Found(_) | Raw::Undefined | Raw::Missing(_) | Raw::Blocked => {}
         }
         walker.follow_metadata(doc, document)?;
         Ok(outcome.unwrap_or(Ok(())))

@@ -101,6 +101,11 @@ pub struct Tracker {
     epoch: u32,
     edges: FxHashMap<DocKey, Edges>,
     added: Vec<DocKey>,
+    /// Places walked under everything although no tracked selector says so (TRV-603): what is evaluated again with the
+    /// tracked selectors, so that a refresh finds what a fresh evaluation would.
+    beyond: FxHashMap<DocKey, Vec<Selector>>,
+    /// What was walked is no longer what the selectors tell: nothing may be skipped.
+    never_skips: bool,
 }
 
 /// What one document led to in the walks so far: its targets with the selectors there, as digests. Two sets of one
@@ -138,14 +143,42 @@ impl Tracker {
         }
     }
 
-    /// Removes a key with all its selectors and returns them: what an incremental refresh evaluates again.
+    /// Removes a key with all its selectors and returns what an incremental refresh evaluates again: those selectors,
+    /// and the places in the document that were walked further than they say.
     pub fn remove(&mut self, key: &DocKey) -> Vec<Selector> {
-        self.entries
-            .remove(key)
-            .unwrap_or_default()
+        let entries = self.entries.remove(key).unwrap_or_default();
+        let beyond = self.beyond.remove(key).unwrap_or_default();
+        entries
             .into_iter()
             .map(|entry| entry.selector)
+            .chain(beyond)
             .collect()
+    }
+
+    /// Records that the walk went on under everything at a tracked document's `path`; true when no selector says so.
+    pub(super) fn mark_beyond(&mut self, key: &DocKey, path: Arc<[JsString]>) -> bool {
+        let selector = Selector {
+            path,
+            schema: Some(Schema::everything()),
+        };
+        if self.covers(key, &selector) || !self.entries.contains_key(key) {
+            return false;
+        }
+        let beyond = self.beyond.entry(key.clone()).or_default();
+        if !beyond.contains(&selector) {
+            beyond.push(selector);
+        }
+        true
+    }
+
+    /// Nothing is skipped any more: the walk went, or the next refresh will go, another way than the selectors tell.
+    pub(super) fn never_skip(&mut self) {
+        self.never_skips = true;
+    }
+
+    /// True when a reach that was walked may be left out (decision 24).
+    pub(super) fn may_skip(&self) -> bool {
+        !self.never_skips
     }
 
     /// The documents that became tracked since the last call, in that order.
@@ -187,11 +220,8 @@ impl Tracker {
             .and_then(|all| all.iter_mut().find(|entry| entry.selector == *selector));
         if let Some(entry) = entry {
             if entry.epoch != self.epoch {
-                *entry = Entry {
-                    selector: entry.selector.clone(),
-                    walked,
-                    epoch: self.epoch,
-                };
+                entry.walked = Walked::default();
+                entry.epoch = self.epoch;
             }
             entry.walked.selected |= walked.selected;
             entry.walked.everything |= walked.everything;
@@ -199,7 +229,8 @@ impl Tracker {
     }
 
     /// Forgets which reaches have been walked: the next walk skips nothing that only the record allows to skip.
-    /// Called when a document appears that a link named while it was absent, because no selector leads to it.
+    /// Called when a document changes that a walk did not get into ([`super::Seen::absent`]), because no selector leads
+    /// to it.
     pub fn forget_walked(&mut self) {
         self.epoch += 1;
     }
@@ -235,9 +266,16 @@ impl Tracker {
             .iter()
             .map(|(old, entries)| (key(old), entries.clone()))
             .collect();
+        let beyond = self
+            .beyond
+            .iter()
+            .map(|(old, paths)| (key(old), paths.clone()))
+            .collect();
         Tracker {
             entries,
             epoch: self.epoch,
+            beyond,
+            never_skips: self.never_skips,
             ..Tracker::default()
         }
     }

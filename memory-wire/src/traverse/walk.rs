@@ -251,13 +251,11 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
         }
         let first = (!moved).then(|| hop.clone());
         let end = walker.path_walk(redirected.node.clone(), &[], Some(re_rooted), Last::Value, first)?;
-        walker.mark(
-            &hop,
-            Walked {
-                selected: true,
-                everything: hop.is_everything(),
-            },
-        )?;
+        let walked = Walked {
+            selected: true,
+            everything: hop.is_everything(),
+        };
+        walker.mark(&hop, &end.node, walked)?;
         let position = Position {
             place: redirected.node.place,
             schema: position.schema.clone(),

@@ -51,7 +51,8 @@ impl Seen {
         self.narrowest
     }
 
-    /// The link targets that were absent. They are not tracked (TRV-302).
+    /// The link targets that were absent, or in which a leaf stood in the way of the link's path. They are not tracked
+    /// for those links (TRV-302), so that a change of theirs has to be looked out for.
     pub fn absent(&self) -> impl ExactSizeIterator<Item = &DocKey> + '_ {
         self.absent.iter()
     }
@@ -268,15 +269,22 @@ impl<'a, B: Build> Walker<'a, B> {
         from: PlaceIx,
     ) -> Result<(), TraverseError> {
         match self.mode {
-            Mode::Query => {
-                let key = self.key(doc)?;
-                self.seen.borrow_mut().absent.insert(key);
-            }
+            Mode::Query => self.await_target(doc)?,
             Mode::Read | Mode::ReadWalkingCells => {
                 let link = link(self);
                 let space = self.memo.borrow().places.space(self.doc_of(from)).clone();
                 self.source.borrow_mut().missing(&link, &space);
             }
+        }
+        Ok(())
+    }
+
+    /// Remembers a link target that a walk did not get into and that is not tracked for it (TRV-302): what the walk
+    /// reached has to be found anew once that document changes.
+    pub(super) fn await_target(&self, doc: DocIx) -> Result<(), TraverseError> {
+        if self.mode == Mode::Query && !self.memo.borrow().places.is_written_out(doc) {
+            let key = self.key(doc)?;
+            self.seen.borrow_mut().absent.insert(key);
         }
         Ok(())
     }
