@@ -164,12 +164,15 @@ impl Drop for SpaceServer {
     }
 }
 
-/// The binary of this build. Built once per test process, with the profile that the tests were built with, so that
-/// a test never runs a stale server.
+/// The program under test: the one that `SPACE_SERVER` names (`cargo xtask` builds it together with the tests), or one
+/// built now, once per test process and with the profile of the tests, so that a test never runs a stale server.
 pub fn binary() -> Result<&'static Path> {
     static BINARY: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     BINARY
-        .get_or_init(|| build().map_err(|error| format!("{error:#}")))
+        .get_or_init(|| match std::env::var_os("SPACE_SERVER") {
+            Some(path) => Ok(PathBuf::from(path)),
+            None => build().map_err(|error| format!("{error:#}")),
+        })
         .as_deref()
         .map_err(|error| anyhow::anyhow!("building space-server: {error}"))
 }

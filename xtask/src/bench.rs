@@ -8,18 +8,28 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::check;
+
 /// Measures, prints and appends.
 pub(crate) fn run(root: &Path) -> Result<bool> {
-    let output = Command::new("cargo")
-        .args([
-            "run",
+    let built = check::run(
+        root,
+        "cargo",
+        &[
+            "build",
             "--release",
-            "--quiet",
-            "--package",
+            "--locked",
+            "-p",
             "tests",
-            "--bin",
-            "system-bench",
-        ])
+            "-p",
+            "space-server",
+            "--bins",
+        ],
+    )?;
+    ensure!(built, "the release build failed");
+    let release = check::target_directory(root)?.join("release");
+    let output = Command::new(release.join("system-bench"))
+        .env("SPACE_SERVER", release.join("space-server"))
         .current_dir(root)
         .stderr(std::process::Stdio::inherit())
         .output()

@@ -1,6 +1,6 @@
 //! `cargo xtask test`: everything that has to pass, with what it needs installed first. The README's second command.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -23,6 +23,16 @@ pub(crate) fn test(root: &Path) -> Result<bool> {
         &["test", "--workspace", "--locked", "--no-fail-fast"],
     )? && run(&page, "tsc", &["-p", "."])?
         && run(&page, "node", &["--test", "test/"])?)
+}
+
+/// Where cargo builds.
+pub(crate) fn target_directory(root: &Path) -> Result<PathBuf> {
+    let metadata = cargo_metadata::MetadataCommand::new()
+        .manifest_path(root.join("Cargo.toml"))
+        .no_deps()
+        .exec()
+        .context("cargo metadata")?;
+    Ok(metadata.target_directory.into())
 }
 
 /// Installs the packages of absent programs with apt-get, through sudo when not root.
