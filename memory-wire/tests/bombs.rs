@@ -3,7 +3,7 @@
 //! `--nocapture` prints them.
 
 use allocation_counter::measure;
-use memory_wire::codec::{DecodeReason, MAX_HOLES, decode, encode};
+use memory_wire::codec::{DecodeReason, MAX_DOCUMENT_DEPTH, MAX_HOLES, decode, encode};
 use memory_wire::message::parse_client_message;
 use memory_wire::patch::{apply_patches, parse_patches};
 use memory_wire::value;
@@ -184,4 +184,15 @@ fn wire_312_moves_cannot_pile_a_document_up() {
         message.starts_with("document would nest deeper than 2040 levels by the patch at /v5/b"),
         "{message}"
     );
+}
+
+#[test]
+fn wire_312_a_move_to_where_escapes_weigh_more_is_measured() {
+    let deep = |levels: usize| (0..levels).fold(Value::from(""), |inner, _| value!({ "n": inner }));
+    let document =
+        |levels: usize| value!({ "p": { "q": { "r": (deep(levels)) } }, "b": { "/1": 1, "c": { "/2": 1 } } });
+    let patches = parse_patches(&value!([{ "op": "move", "from": "/p/q/r", "path": "/b/c/x" }])).unwrap();
+    // Two of the three objects on the new way count twice.
+    assert!(apply_patches(&document(MAX_DOCUMENT_DEPTH - 5), &patches).is_ok());
+    assert!(apply_patches(&document(MAX_DOCUMENT_DEPTH - 4), &patches).is_err());
 }

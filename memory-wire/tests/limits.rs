@@ -268,3 +268,17 @@ fn wire_305_regular_expressions_cost_a_bounded_time_in_all() {
         ));
     }
 }
+
+#[test]
+fn wire_304_large_containers_keep_their_members_whatever_is_pending_around_them() {
+    for size in [4095usize, 4096, 4097, 10_000] {
+        let numbers = (0..size).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
+        let mut keys: Vec<String> = (0..size).map(|n| format!("\"k{n:05}\":[{n}]")).collect();
+        keys.sort();
+        let text = format!(
+            "fvj1:[\"before\",{{\"a\":1,\"b\":[[{numbers}],{{{}}},\"between\",[{numbers}]]}},\"after\"]",
+            keys.join(",")
+        );
+        assert_eq!(encode(&decode(&text).unwrap()).unwrap(), text, "{size}");
+    }
+}

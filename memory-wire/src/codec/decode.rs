@@ -337,7 +337,7 @@ impl<'a> Decoder<'a> {
     fn close_array(&mut self) -> Result<Value, DecodeError> {
         let open = self.open.pop().expect("an array is open");
         if self.holes.len() == open.holes_base {
-            return Ok(Value::Array(self.elements.split_off(open.base).into()));
+            return Ok(Value::Array(take_tail(&mut self.elements, open.base).into()));
         }
         let mut slots: Vec<Slot> = Vec::with_capacity(self.elements.len() - open.base + 1);
         let mut elements = self.elements.drain(open.base..);
@@ -357,7 +357,7 @@ impl<'a> Decoder<'a> {
     #[inline]
     fn close_object(&mut self) -> Result<Item, DecodeError> {
         let open = self.open.pop().expect("an object is open");
-        let object = Object::from_entries(self.members.split_off(open.base));
+        let object = Object::from_entries(take_tail(&mut self.members, open.base));
         if open.slash {
             self.tagged(object)
         } else {
@@ -408,6 +408,22 @@ impl<'a> Decoder<'a> {
         }
         Ok(Item::Holes(n))
     }
+}
+
+/// Members of a container that has most of what is pending; moved as they are, so that they never lie in memory twice.
+const LARGE: usize = 1 << 12;
+
+/// Takes what is pending from `base` on.
+#[inline]
+fn take_tail<T>(pending: &mut Vec<T>, base: usize) -> Vec<T> {
+    let count = pending.len() - base;
+    if count < LARGE || count < base {
+        return pending.split_off(base);
+    }
+    let mut all = std::mem::take(pending);
+    pending.extend(all.drain(..base));
+    all.shrink_to_fit();
+    all
 }
 
 /// What follows a delivered value.

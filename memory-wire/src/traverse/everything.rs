@@ -260,9 +260,10 @@ impl<B: Build> super::walker::Walker<'_, B> {
     }
 
     /// True when the hop's target is no link itself, nor anything on the way to it: only then do all ways of following
-    /// a link end the same.
+    /// a link end the same. A dead end stands wherever it was met.
     fn is_direct(&self, hop: &Hop, reached: &Node) -> bool {
-        self.memo.borrow_mut().places.at(hop.target, &hop.link.path) == reached.place
+        !reached.value.is_undefined()
+            && self.memo.borrow_mut().places.at(hop.target, &hop.link.path) == reached.place
     }
 
     /// The address of a place, when somebody is going to read it.
