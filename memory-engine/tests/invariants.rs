@@ -971,7 +971,10 @@ fn eng_1039_patches_cannot_nest_a_document_out_of_reach() {
     }
     let (local_seq, error) = refused.expect("the depth has an end");
     assert!(
-        matches!(error, EngineError::Encode(_) | EngineError::Patch(PatchError::TooDeep { .. })),
+        matches!(
+            error,
+            EngineError::Encode(_) | EngineError::Patch(PatchError::TooDeep { .. })
+        ),
         "{error}"
     );
     // What was accepted can be read and told; what was refused left nothing.
