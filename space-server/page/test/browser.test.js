@@ -110,10 +110,10 @@ test("a vote belongs to the person: it shows in every tab of the profile, and no
   await one.newTab();
   await enter(one);
   await one.sees("the same person's other tab", ["Ramen at Kumo"], () => myVote(one));
-  await enter(one, "?as=guest");
+  await enter(one, "?as=visitor");
   assert.deepEqual(await myVote(one), []);
   await one.click(option("Soup & bread"));
-  await one.sees("the guest's vote", ["Soup & bread"], () => myVote(one));
+  await one.sees("the visitor's vote", ["Soup & bread"], () => myVote(one));
   await one.call("DELETE", "/window");
   await one.switchTo(first);
   await one.sees("the tab behind followed", ["Ramen at Kumo: 1", "Green Kitchen: 0", "Soup & bread: 1"], () => tallies(one));

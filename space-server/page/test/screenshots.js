@@ -45,7 +45,7 @@ async function scene(server, one, two) {
     await browser.sees("connection", "live", () => phase(browser));
   }
   await vote(two, "Green Kitchen");
-  await two.open(server.origin + "/?as=guest");
+  await two.open(server.origin + "/?as=visitor");
   await two.sees("connection", "live", () => phase(two));
   await vote(two, "Green Kitchen");
   await type(one, "Dosa Corner\uE007");
