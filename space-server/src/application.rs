@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use axum::Router;
+use axum::serve::ListenerExt;
 use memory_engine::StoreRoot;
 use memory_server::{AclConfig, Server, ServerConfig, ServingPlane, Stores};
 use tokio::net::TcpListener;
