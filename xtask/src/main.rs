@@ -5,6 +5,7 @@ mod bench;
 mod check;
 mod fuzz;
 mod lint;
+mod long;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -38,6 +39,17 @@ enum Command {
         #[arg(long = "target")]
         targets: Vec<String>,
     },
+    /// Run one of the long checks of `xtask/long.toml`, or list them.
+    Long {
+        /// Which one.
+        name: Option<String>,
+        /// First seed; without it, the run goes on where it stopped.
+        #[arg(long)]
+        from: Option<u64>,
+        /// Seeds to run, instead of the table's number.
+        #[arg(long)]
+        count: Option<u64>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -46,6 +58,7 @@ fn main() -> ExitCode {
         Command::Test => check::test(&workspace_root()),
         Command::Bench => bench::run(&workspace_root()),
         Command::FuzzSmoke { seconds, targets } => fuzz::smoke(&workspace_root(), seconds, &targets),
+        Command::Long { name, from, count } => long::run(&workspace_root(), name.as_deref(), from, count),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
