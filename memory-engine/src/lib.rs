@@ -49,6 +49,8 @@ mod schema;
 mod snapshot;
 pub mod sqlite_builtin;
 pub mod store_path;
+#[doc(hidden)]
+pub mod sync;
 mod wave;
 
 pub use actor::{ActorOptions, EngineHandle};

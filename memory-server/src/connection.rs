@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use memory_engine::sync::Mutex;
 use memory_wire::auth::ChallengeState;
 use memory_wire::flags::Flags;
 use memory_wire::{Seq, SessionId, SpaceId};
-use parking_lot::Mutex;
 
 use crate::delivery::SessionKey;
 use crate::limits::Limits;

@@ -1,11 +1,11 @@
 //! Wire text of documents, encoded once per revision and shared by every recipient (SRV-119, SRV-1202). Filled by
 //! `evaluate`; revisions never change, so nothing is ever invalidated.
 
+use memory_engine::sync::Mutex;
 use memory_wire::codec::EncodeError;
 use memory_wire::link::Regime;
 use memory_wire::message::EncodedDocument;
 use memory_wire::{Seq, Value};
-use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use crate::delivery::InstanceKey;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use memory_engine::Reader;
 use memory_engine::query::Snapshot;
+use memory_engine::sync::Mutex;
 use memory_wire::message::{GraphQuery, Remove, SyncFrame, UpsertFrame, UpsertFrameContent, ViewPlan};
 use memory_wire::{InstanceId, LocalSeq, ScopeIdentity, Seq, SessionId};
-use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smol_str::SmolStr;
 

@@ -21,6 +21,7 @@ use crate::server::Server;
 use crate::session::Attachment;
 use crate::space::Space;
 use crate::statistics::{SlowOperation, SlowQuery, Timed};
+use crate::tasks::sleep;
 
 impl Server {
     /// Arms the space's flush if it is dirty and nobody waits to flush it yet (SRV-435, SRV-437).
@@ -29,7 +30,7 @@ impl Server {
             FlushTiming::Manual => {}
             FlushTiming::Timed => {
                 if space.is_dirty() && space.schedule.arm() {
-                    self.runtime()
+                    self.tasks()
                         .spawn(flush_when_due(Arc::clone(self), Arc::clone(space)));
                 }
             }
@@ -75,14 +76,14 @@ impl Server {
 async fn flush_when_due(server: Arc<Server>, space: Arc<Space>) {
     let limits = server.config().limits.clone();
     let requested = Instant::now();
-    tokio::time::sleep(limits.refresh_delay).await;
+    sleep(limits.refresh_delay).await;
     loop {
         space.schedule.wait_settled(limits.drain_wait_floor).await;
         server.time(Timed::FlushQueue, requested.elapsed());
         if let Err(error) = flush_space(&server, &space).await {
             // The batch is back in place; wait a little, so that a broken store is not hammered.
             tracing::warn!(space = %space.id(), %error, "flush failed");
-            tokio::time::sleep(limits.drain_wait_floor).await;
+            sleep(limits.drain_wait_floor).await;
         }
         if space.is_dirty() {
             continue;

@@ -16,7 +16,8 @@
 //! | what a client renders, and what is selected for it | `views` |
 //! | reads of named instances, leases | `instance_reads`, `leases` |
 //! | the serving loop's side | `serving_plane`, `demand`, `delegated_append`, `served_acl`, `foreign_authority` |
-//! | bounds | [`limits`] |
+//! | what an operator can set | [`knobs`] |
+//! | bounds, rates | [`limits`], `rates` |
 //!
 //! Invariant: nothing here executes patterns, derives values or decides a commit's class from a client's words; the
 //! crate knows the runner not at all.
@@ -47,12 +48,14 @@ mod handshake;
 mod http;
 mod identifiers;
 mod instance_reads;
+pub mod knobs;
 mod leases;
 pub mod limits;
 pub mod loopback;
 mod outbound;
 mod plane;
 mod prepared_view;
+mod rates;
 mod registry;
 mod served_acl;
 mod server;
@@ -62,6 +65,7 @@ mod session_open;
 mod space;
 mod sqlite_requests;
 mod statistics;
+mod tasks;
 mod transact;
 mod transport;
 mod turn;
@@ -78,6 +82,7 @@ pub use config::{
 pub use error::ServerError;
 pub use identifiers::{Identifiers, RandomIdentifiers};
 pub use limits::Limits;
+pub use rates::{Rate, RateStats, Rates};
 pub use server::{Server, ServingLoopReport};
 pub use serving_plane::{
     AdmittedCommit, Appended, Authority, DelegatedAppend, DemandReason, DemandRow, DemandSizes,

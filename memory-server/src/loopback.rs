@@ -34,6 +34,16 @@ pub struct LoopbackSender {
 #[derive(Debug)]
 pub struct LoopbackReceiver {
     connection: Arc<Connection>,
+    server: Arc<Server>,
+}
+
+/// What a peer held to a socket's bounds receives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Received {
+    /// A protocol frame.
+    Frame(String),
+    /// The server asks whether everything before this has arrived; [`LoopbackReceiver::pong`] says so (SRV-314).
+    Ping(Vec<u8>),
 }
 
 /// Opens an in-process connection.
@@ -41,15 +51,34 @@ pub struct LoopbackReceiver {
 /// # Errors
 /// When the server is shutting down.
 pub fn connect(server: &Arc<Server>) -> Result<LoopbackConnection, LoopbackClosed> {
-    let connection = server.admit_loopback().ok_or(LoopbackClosed)?;
+    serve(server, server.admit_loopback())
+}
+
+/// Opens an in-process connection that is held to the bounds of a socket: a slow reader is skipped and then cut off
+/// (SRV-704…706), and what it has not confirmed counts as undelivered when it ends (SRV-314). For peers that stand at the
+/// end of another wire: relays, and tests of lost frames.
+///
+/// # Errors
+/// When the server is shutting down.
+pub fn connect_as_socket(server: &Arc<Server>) -> Result<LoopbackConnection, LoopbackClosed> {
+    serve(server, server.admit_connection())
+}
+
+fn serve(
+    server: &Arc<Server>,
+    connection: Option<Arc<Connection>>,
+) -> Result<LoopbackConnection, LoopbackClosed> {
+    let connection = connection.ok_or(LoopbackClosed)?;
     let (frames, mut queue) = mpsc::channel::<Inbound>(server.config().limits.inbound_pending_frames);
     let (owner, served) = (Arc::clone(server), Arc::clone(&connection));
-    server.runtime().spawn(async move {
+    server.tasks().spawn(async move {
         loop {
+            // In this order: the same frames in the same order are always handled alike.
             let frame = tokio::select! {
-                frame = queue.recv() => frame,
+                biased;
                 _ = served.outbound.ending() => None,
                 () = owner.draining() => None,
+                frame = queue.recv() => frame,
             };
             let Some(frame) = frame else { break };
             frame.handle(&owner, &served).await;
@@ -64,7 +93,10 @@ pub fn connect(server: &Arc<Server>) -> Result<LoopbackConnection, LoopbackClose
             frames,
             server: Arc::clone(server),
         },
-        receiver: LoopbackReceiver { connection },
+        receiver: LoopbackReceiver {
+            connection,
+            server: Arc::clone(server),
+        },
     })
 }
 
@@ -121,16 +153,31 @@ impl LoopbackReceiver {
     /// connection is closed.
     pub async fn recv(&mut self) -> Option<String> {
         loop {
-            match self.connection.outbound.next().await {
-                Next::Frame(frame, text) => {
-                    self.connection.outbound.written(frame);
-                    return Some(text);
-                }
-                // In process a frame handed over is received.
-                Next::Ping(_) => {}
-                Next::Close(_) => return None,
+            match self.receive().await? {
+                Received::Frame(text) => return Some(text),
+                // A frame handed over is received.
+                Received::Ping(payload) => self.pong(&payload),
             }
         }
+    }
+
+    /// As [`LoopbackReceiver::recv`], for a peer that answers pings itself.
+    pub async fn receive(&mut self) -> Option<Received> {
+        match self.connection.outbound.next().await {
+            Next::Frame(frame, text) => {
+                if self.connection.outbound.written(frame) {
+                    self.server.resume_fan_out(&self.connection);
+                }
+                Some(Received::Frame(text))
+            }
+            Next::Ping(payload) => Some(Received::Ping(payload)),
+            Next::Close(_) => None,
+        }
+    }
+
+    /// Confirms every frame received before the ping that carried `payload`.
+    pub fn pong(&self, payload: &[u8]) {
+        self.connection.outbound.pong(payload);
     }
 }
 

@@ -3,9 +3,9 @@
 
 use std::collections::VecDeque;
 
+use memory_engine::sync::Mutex;
 use memory_wire::Seq;
 use memory_wire::error::SocketClose;
-use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::delivery::{Delivered, SessionKey};

@@ -1,25 +1,24 @@
 //! The server: what all rooms share, how it starts, lists its spaces and connections, and ends (SRV-4, SRV-1401).
 //! Everything that has a rule of its own lives in the room of that rule.
 
+use memory_engine::sync::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use axum::Router;
 use memory_engine::query::Snapshot;
 use memory_engine::sqlite_builtin::{CellDatabases, CellReaders};
+use memory_engine::sync::{Mutex, RwLock};
 use memory_engine::{ActorOptions, Applied, EngineHandle, EngineOptions, StoreLocation};
 use memory_wire::commit_meta::CommitClass;
 use memory_wire::hash::tagged_hash;
 use memory_wire::link::Regime;
 use memory_wire::message::{ClientCommit, Operation, ReadCeiling};
 use memory_wire::{Did, LocalSeq, SessionId, SpaceId, WireError};
-use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use serde_json::json;
-use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::acl::{self, Capability};
@@ -30,6 +29,7 @@ use crate::error::ServerError;
 use crate::serving_plane::{AdmittedCommit, DemandReason, Observer};
 use crate::space::{PendingFrame, Space};
 use crate::statistics::{AclStats, Statistics, Timed, WorkStats};
+use crate::tasks::{Tasks, sleep};
 
 /// Produces the `servingLoop` block of the statistics (SRV §11.2); installed by an executor host.
 pub type ServingLoopReport = Arc<dyn Fn() -> serde_json::Value + Send + Sync>;
@@ -37,7 +37,7 @@ pub type ServingLoopReport = Arc<dyn Fn() -> serde_json::Value + Send + Sync>;
 /// A memory server. Made by [`Server::new`]; mounted by [`Server::router`]; ended by [`Server::shut_down`].
 pub struct Server {
     config: ServerConfig,
-    runtime: Handle,
+    tasks: Tasks,
     /// Itself, for work that outlives a call.
     me: Weak<Server>,
     spaces: RwLock<FxHashMap<SpaceId, Arc<Space>>>,
@@ -63,14 +63,14 @@ impl Server {
     /// # Errors
     /// [`ServerError::NoRuntime`] outside a runtime.
     pub fn new(config: ServerConfig) -> Result<Arc<Server>, ServerError> {
-        let runtime = Handle::try_current().map_err(|_| ServerError::NoRuntime)?;
+        let tasks = Tasks::current()?;
         let own_session = SessionId::from(format!("server:{}", config.identifiers.uuid()));
         let server = Arc::new_cyclic(|me| Server {
             statistics: Statistics::new(&config.limits),
             started_at: config.clock.wall_ms(),
             full_evaluations: Arc::new(Semaphore::new(config.limits.concurrent_full_evaluations.max(1))),
             config,
-            runtime: runtime.clone(),
+            tasks,
             me: me.clone(),
             spaces: RwLock::default(),
             connections: Mutex::default(),
@@ -83,7 +83,7 @@ impl Server {
             cells: Arc::default(),
             cell_readers: CellReaders::new(),
         });
-        runtime.spawn(sweep(
+        server.tasks.spawn(sweep(
             Arc::downgrade(&server),
             server.config.limits.sweep_interval,
         ));
@@ -146,8 +146,8 @@ impl Server {
         &self.cell_readers
     }
 
-    pub(crate) fn runtime(&self) -> &Handle {
-        &self.runtime
+    pub(crate) fn tasks(&self) -> &Tasks {
+        &self.tasks
     }
 
     /// The server as its tasks share it; `None` while it is being dropped.
@@ -522,7 +522,7 @@ impl std::fmt::Debug for Server {
 /// Runs for as long as the server lives.
 async fn sweep(server: Weak<Server>, interval: Duration) {
     loop {
-        tokio::time::sleep(interval).await;
+        sleep(interval).await;
         let Some(server) = server.upgrade() else { return };
         server.sweep();
     }

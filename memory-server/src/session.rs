@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use memory_engine::sync::Mutex;
 use memory_wire::ids::SessionToken;
 use memory_wire::message::ReadCeiling;
 use memory_wire::{BranchName, Did, InstanceId, LocalSeq, ScopeIdentity, Seq, SessionId};
-use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smol_str::SmolStr;
 

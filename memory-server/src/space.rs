@@ -1,14 +1,14 @@
 //! Everything the server keeps for one space: its store, its sessions, what is dirty, what is cached. Rooms receive it
 //! as `Arc<Space>`; the map of spaces is in `spaces`.
 
+use memory_engine::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use memory_engine::EngineHandle;
 use memory_engine::query::EvaluationCache;
+use memory_engine::sync::Mutex;
 use memory_wire::{Seq, SessionId, SpaceId};
-use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::acl::AccessCache;
@@ -17,6 +17,7 @@ use crate::document_cache::EncodedDocuments;
 use crate::limits::Limits;
 use crate::outbound::Withdrawn;
 use crate::registry::Registry;
+use crate::tasks::timeout;
 
 /// One open space.
 pub(crate) struct Space {
@@ -224,7 +225,7 @@ impl Schedule {
             self.last_refresh.load(Ordering::Relaxed) * 2,
         ));
         // Running into the bound is the intended way out under steady load.
-        let _ = tokio::time::timeout(bound, async {
+        let _ = timeout(bound, async {
             loop {
                 let settled = self.settled.notified();
                 if self.pending.load(Ordering::Acquire) == 0 {

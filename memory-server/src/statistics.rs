@@ -1,11 +1,11 @@
 //! Counters and timings of the server (SRV §11): written by every room, read by `/api/health/stats`, tests and the
 //! embedding host. Names of keys are the reference's, so that its dashboards read ours.
 
+use memory_engine::sync::atomic::{AtomicU64, Ordering};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use memory_engine::sync::Mutex;
 use memory_wire::SpaceId;
-use parking_lot::Mutex;
 use serde::Serialize;
 
 use crate::limits::Limits;

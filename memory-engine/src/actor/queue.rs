@@ -5,13 +5,12 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex};
-
 use super::ForeignListener;
 use super::writer::Writer;
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::store_path::StoreLocation;
+use crate::sync::{Condvar, Mutex};
 
 /// Work between transactions.
 pub(super) type Turn = Box<dyn FnOnce(Option<&mut Engine>, Option<EngineError>) + Send>;
@@ -223,7 +222,7 @@ impl Queue {
         // The thread takes the writer out; if there is no thread, it is still here to be parked again.
         let seat = Arc::new(Mutex::new(Some(writer)));
         let (queue, taken) = (self.clone(), seat.clone());
-        let spawned = std::thread::Builder::new()
+        let spawned = crate::sync::thread::Builder::new()
             .name("space-writer".to_owned())
             .stack_size(super::writer::STACK)
             .spawn(move || {

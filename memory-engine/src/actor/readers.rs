@@ -4,14 +4,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex};
-
 use super::ActorOptions;
 use super::queue::{Job, Queue};
 use super::reply::Reply;
 use super::writer::STACK;
 use crate::error::EngineError;
 use crate::reader::Reader;
+use crate::sync::{Condvar, Mutex};
 
 /// Work for a reader; gets the reader, or why there is none.
 pub(super) type ReadJob = Box<dyn FnOnce(Result<&Reader, EngineError>) + Send>;
@@ -47,7 +46,7 @@ impl ReaderPool {
         inner.jobs.push_back(job);
         if inner.idle < inner.jobs.len() && inner.threads < self.options.max_readers.max(1) {
             let pool = self.clone();
-            let spawned = std::thread::Builder::new()
+            let spawned = crate::sync::thread::Builder::new()
                 .name("space-reader".to_owned())
                 .stack_size(STACK)
                 .spawn(move || pool.run());

@@ -6,9 +6,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use parking_lot::{Condvar, Mutex};
-
 use crate::error::EngineError;
+use crate::sync::{Condvar, Mutex};
 
 /// The pending result of a job. Dropping it does not cancel the job.
 #[must_use = "a reply does nothing unless awaited or waited for; drop it on purpose to ignore the result"]

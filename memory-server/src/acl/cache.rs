@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
+use memory_engine::sync::Mutex;
 use memory_engine::{EngineError, Reader};
 use memory_wire::acl::AclDocument;
 use memory_wire::well_known::acl_document_id;
 use memory_wire::{BranchName, EntityId, Value};
-use parking_lot::Mutex;
 
 use crate::error::ServerError;
 use crate::space::Space;

@@ -1,0 +1,16 @@
+//! The primitives by which threads of one process wait for each other: locks, condition variables, atomics and threads of
+//! the actor, and of whoever builds on it. With the feature `schedules` they are the ones of a scheduler that plays a
+//! test's interleavings through, so that the very code that serves is what such a test runs.
+
+#[cfg(feature = "schedules")]
+mod scheduled;
+
+#[cfg(not(feature = "schedules"))]
+pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+#[cfg(feature = "schedules")]
+pub use scheduled::{Condvar, Mutex, MutexGuard, RwLock};
+
+#[cfg(feature = "schedules")]
+pub use shuttle::{sync::atomic, thread};
+#[cfg(not(feature = "schedules"))]
+pub use std::{sync::atomic, thread};
