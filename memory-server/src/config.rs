@@ -13,6 +13,8 @@ use crate::authentication::{SessionAuthenticator, SignedSessionOpen};
 use crate::clock::{Clock, SystemClock};
 use crate::identifiers::{Identifiers, RandomIdentifiers};
 use crate::limits::Limits;
+use crate::log_counts::LogCounts;
+use crate::rates::Rates;
 
 /// How access decisions are applied (SRV-803).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -27,6 +29,15 @@ pub enum AclMode {
 }
 
 impl AclMode {
+    /// The mode as configuration spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            AclMode::Off => "off",
+            AclMode::Observe => "observe",
+            AclMode::Enforce => "enforce",
+        }
+    }
+
     /// True in the modes that look at lists at all.
     pub fn is_active(self) -> bool {
         match self {
@@ -137,6 +148,8 @@ pub struct ServerConfig {
     pub flush: FlushTiming,
     /// Bounds and timings.
     pub limits: Limits,
+    /// What one principal may ask per second; unbounded unless a host says otherwise.
+    pub rates: Rates,
     /// Revision of the running program, for health and meta (SRV-120).
     pub git_sha: Option<String>,
     /// Whether the dump routes exist (SRV-123).
@@ -149,6 +162,8 @@ pub struct ServerConfig {
     pub authenticator: Arc<dyn SessionAuthenticator>,
     /// Fault points.
     pub faults: Arc<dyn FaultPoints>,
+    /// What the host's subscriber has logged, if it counts.
+    pub log_counts: Option<LogCounts>,
 }
 
 impl ServerConfig {
@@ -166,12 +181,14 @@ impl ServerConfig {
             flags: ServerConfig::built_flags(),
             flush: FlushTiming::default(),
             limits: Limits::default(),
+            rates: Rates::UNBOUNDED,
             git_sha: None,
             dumps: false,
             clock: Arc::new(SystemClock::default()),
             identifiers,
             authenticator: Arc::new(SignedSessionOpen),
             faults: Arc::new(NoFaults),
+            log_counts: None,
         }
     }
 }

@@ -49,6 +49,12 @@ pub struct Limits {
     /// Instances those records may name together.
     pub unconfirmed_instances: usize,
 
+    /// Watches of one session; a request for more is refused.
+    pub max_watches: usize,
+    /// Documents one session's watches may reach when they are set; a request for more is refused. What others' commits
+    /// make them reach later is delivered and only shown in the statistics (SRV-1205).
+    pub max_tracked_documents: usize,
+
     /// Commits of one space admitted in one publication turn (SRV-409).
     pub commits_per_turn: usize,
     /// Full evaluations (resumes, watch replacements) that run at once in the process (SRV-1204).
@@ -60,6 +66,9 @@ pub struct Limits {
     pub entity_id_page: usize,
     /// Largest blob upload in bytes (SRV-121).
     pub max_blob: usize,
+    /// Age of an authored commit that derived state does not cover, in a space somebody watches, above which the server
+    /// reports itself unready (field fault F36).
+    pub serving_lag_alarm: Duration,
     /// How often commits of other processes on the same data directory are looked for (SRV-442).
     pub foreign_commit_poll: Duration,
     /// How often expired sessions are swept (SRV-312).
@@ -91,11 +100,14 @@ impl Default for Limits {
             deferred_keys: 4096,
             unconfirmed_deliveries: 1024,
             unconfirmed_instances: 65_536,
+            max_watches: 16_384,
+            max_tracked_documents: 1_000_000,
             commits_per_turn: 64,
             concurrent_full_evaluations: threads.max(2),
             encoded_document_bytes: 16 * MIB,
             entity_id_page: 1000,
             max_blob: 10 * MIB,
+            serving_lag_alarm: Duration::from_secs(30),
             foreign_commit_poll: Duration::from_millis(50),
             sweep_interval: Duration::from_secs(5),
             shutdown_grace: Duration::from_secs(10),

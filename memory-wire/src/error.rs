@@ -135,6 +135,9 @@ error_names! {
     Guard = "GuardError", Never, None, "sqlite_guard";
     /// The hello named another protocol.
     UnsupportedProtocol = "UnsupportedProtocol", Never, None, "unsupported_protocol";
+    /// The principal asks more often than it may; carries `retryAfterMs`. No name of the reference: its clients treat
+    /// it as every name outside their list, as a [`ErrorName::Transaction`], and retry.
+    RateLimited = "RateLimitedError", Bounded, None, "rate_limited";
     /// The frame is no message; as the first frame of a connection it closes the socket.
     InvalidMessage = "InvalidMessageError", Never, Some(SocketClose::NotMemoryProtocol), "invalid_message";
 }
@@ -202,7 +205,8 @@ impl FailedPrecondition {
     }
 }
 
-/// An error as a response carries it: `{ name, message, precondition?, retryAfterSeq?, retriable? }`.
+/// An error as a response carries it: `{ name, message, precondition?, retryAfterSeq?, retriable?, retryAfterMs? }`;
+/// the last is ours, and a client that does not know it loses nothing but the hint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name}: {message}")]
 pub struct WireError {
@@ -217,6 +221,8 @@ pub struct WireError {
     pub retry_after_seq: Option<u64>,
     /// True when a fresh connection may succeed; meaningful on [`ErrorName::Authorization`] only.
     pub retriable: bool,
+    /// Milliseconds after which the same request may succeed; set where a rate limit refused it.
+    pub retry_after_ms: Option<u64>,
 }
 
 impl WireError {
@@ -228,6 +234,7 @@ impl WireError {
             precondition: None,
             retry_after_seq: None,
             retriable: false,
+            retry_after_ms: None,
         }
     }
 
@@ -289,6 +296,13 @@ impl WireError {
         self
     }
 
+    /// The same error with the time after which it is worth trying again.
+    #[must_use]
+    pub fn with_retry_after_ms(mut self, ms: u64) -> WireError {
+        self.retry_after_ms = Some(ms);
+        self
+    }
+
     /// The `error` member of a response.
     pub fn to_value(&self) -> Value {
         let mut object = Object::new();
@@ -302,6 +316,9 @@ impl WireError {
         }
         if self.retriable {
             object.insert("retriable", true);
+        }
+        if let Some(ms) = self.retry_after_ms {
+            object.insert("retryAfterMs", ms);
         }
         Value::Object(object)
     }
@@ -328,6 +345,7 @@ impl WireError {
                 .and_then(FailedPrecondition::from_name),
             retry_after_seq: value.member("retryAfterSeq").and_then(Value::as_u64),
             retriable: value.member("retriable").and_then(Value::as_bool) == Some(true),
+            retry_after_ms: value.member("retryAfterMs").and_then(Value::as_u64),
         })
     }
 }
@@ -355,6 +373,7 @@ mod tests {
             ),
             WireError::authorization("memory session.open challenge expired").retriable(),
             WireError::invalid_message(),
+            WireError::new(ErrorName::RateLimited, "commit rate exceeded").with_retry_after_ms(250),
         ];
         for error in errors {
             assert_eq!(WireError::from_value(&error.to_value()), Some(error));
