@@ -1,7 +1,6 @@
 //! One suite over every backend and every stack of layers, against a naive sorted map. Rule: NODE-23.
 //!
-//! The smoke runs here; the long run (`cargo test -p node-store --release --test conformance -- --ignored`) takes
-//! `NODE_STORE_SEQUENCES` sequences a stack, 100,000 in all if it is not set.
+//! A few sequences run here; `cargo xtask long node-conformance` goes on with 100,000.
 
 mod support;
 
@@ -12,10 +11,11 @@ use node_store::{
     Direction, Encrypted, KeyRange, LayerExt, ReadLayer, Store, StoreError, Transaction, WriteLayer,
 };
 use proptest::prelude::*;
-use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
+use proptest::test_runner::TestRunner;
 
 use support::faults::{Faulty, Plan, is_injected};
 use support::model::{COLUMNS, Model, Probe, Step, steps};
+use support::seeds::{same_cases, seeds};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stack {
@@ -163,34 +163,28 @@ fn run(store: &Store, stack: Stack, steps: &[Step]) -> Checked {
     compare(&store, &base)
 }
 
-fn suite(cases: u32, length: usize) {
-    for (name, store) in support::stores() {
-        for stack in STACKS {
-            let mut runner = TestRunner::new(Config {
-                cases,
-                failure_persistence: Some(Box::new(FileFailurePersistence::Off)),
-                ..Config::default()
-            });
-            let result = runner.run(&steps(length), |steps| run(&store, stack, &steps));
-            assert!(result.is_ok(), "{name}, {stack:?}: {}", result.unwrap_err());
-            println!("{name}, {stack:?}: {cases} sequences");
-        }
-    }
-}
-
 #[test]
 fn node_23_every_backend_under_every_stack_is_the_sorted_map() {
-    suite(24, 40);
-}
-
-#[test]
-#[ignore = "the long run"]
-fn node_23_long_run() {
-    let stacks = (support::stores().len() * STACKS.len()) as u32;
-    let asked = std::env::var("NODE_STORE_SEQUENCES")
-        .ok()
-        .and_then(|text| text.parse().ok());
-    suite(asked.unwrap_or(100_000u32.div_ceil(stacks)), 40);
+    let stores = support::stores();
+    let mut tried = vec![[0u32; STACKS.len()]; stores.len()];
+    for seed in seeds("conformance", 24 * (stores.len() * STACKS.len()) as u64) {
+        let number = seed as usize % (stores.len() * STACKS.len());
+        let (at, stack_at) = (number / STACKS.len(), number % STACKS.len());
+        let (name, store) = &stores[at];
+        let stack = STACKS[stack_at];
+        let result = TestRunner::new(same_cases(1, seed)).run(&steps(40), |steps| run(store, stack, &steps));
+        assert!(
+            result.is_ok(),
+            "seed {seed}: {name}, {stack:?}: {}",
+            result.unwrap_err()
+        );
+        tried[at][stack_at] += 1;
+    }
+    for ((name, _), tried) in stores.iter().zip(tried) {
+        for (stack, tried) in STACKS.iter().zip(tried) {
+            println!("{name}, {stack:?}: {tried} sequences");
+        }
+    }
 }
 
 /// A sequence over a stack, where every failure is passed on; the model follows what succeeded.
@@ -243,35 +237,16 @@ fn run_with_faults(store: &mut Store, steps: &[Step]) -> Result<Model, Box<(Stor
 #[test]
 fn node_6_node_23_a_fault_at_any_backend_call_is_an_error_and_leaves_all_or_nothing() {
     type Make = fn(Arc<Plan>) -> (Store, Store);
-    let memory: Make = |plan| {
-        let disk = Arc::new(MemoryBackend::new());
-        (
-            Store::new(Faulty {
-                inner: disk.clone(),
-                plan,
-            }),
-            Store::new(disk),
-        )
-    };
-    let sqlite: Make = |plan| {
-        let disk = Arc::new(support::sqlite());
-        (
-            Store::new(Faulty {
-                inner: disk.clone(),
-                plan,
-            }),
-            Store::new(disk),
-        )
-    };
+    fn faulty(disk: impl node_store::Database, plan: Arc<Plan>) -> (Store, Store) {
+        let disk = Arc::new(disk);
+        let inner = disk.clone();
+        (Store::new(Faulty { inner, plan }), Store::new(disk))
+    }
+    let memory: Make = |plan| faulty(MemoryBackend::new(), plan);
+    let sqlite: Make = |plan| faulty(support::sqlite(), plan);
     let encrypted: Make = |plan| {
-        let disk = Arc::new(Encrypted::new(MemoryBackend::new(), support::master_key()).unwrap());
-        (
-            Store::new(Faulty {
-                inner: disk.clone(),
-                plan,
-            }),
-            Store::new(disk),
-        )
+        let disk = Encrypted::new(MemoryBackend::new(), support::master_key()).unwrap();
+        faulty(disk, plan)
     };
     let under_encryption: Make = |plan| {
         let disk = Arc::new(Faulty {
@@ -281,35 +256,39 @@ fn node_6_node_23_a_fault_at_any_backend_call_is_an_error_and_leaves_all_or_noth
         let store = Store::new(Encrypted::new(disk, support::master_key()).unwrap());
         (store.clone(), store)
     };
-    for (name, cases, make) in [
+    #[allow(unused_mut, reason = "one more with the feature")]
+    let mut makes = vec![
         ("memory", 64, memory),
         ("encrypted memory", 24, encrypted),
         ("faults under encryption", 24, under_encryption),
         ("sqlite", 24, sqlite),
-    ] {
+    ];
+    #[cfg(feature = "rocksdb")]
+    makes.push(("rocksdb", 24, |plan| faulty(support::rocks(), plan)));
+    for (name, cases, make) in makes {
         let plan = Plan::new();
         let (store, sound) = make(plan.clone());
         let struck = std::cell::Cell::new(0);
-        let mut runner = TestRunner::new(Config {
-            cases,
-            failure_persistence: Some(Box::new(FileFailurePersistence::Off)),
-            ..Config::default()
-        });
+        let mut runner = TestRunner::new(same_cases(cases, 6));
         let result = runner.run(&steps(25), |steps| {
             let mut calls = usize::MAX;
             let mut at = 0;
             while at <= calls {
-                plan.fail(0);
+                plan.sound();
                 for column in COLUMNS {
                     sound.delete_range(column, &KeyRange::all()).unwrap();
                 }
-                plan.fail(at);
+                // The first time through counts the calls.
+                match at {
+                    0 => plan.sound(),
+                    at => plan.fail(at),
+                }
                 let outcome = run_with_faults(&mut store.clone(), &steps);
                 let hit = plan.struck();
                 if at == 0 {
                     calls = plan.calls();
                 }
-                plan.fail(0);
+                plan.sound();
                 match outcome {
                     Ok(model) => {
                         prop_assert!(!hit, "call {} failed and nobody noticed", at);

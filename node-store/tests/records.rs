@@ -419,7 +419,7 @@ fn a_delta_and_the_heads_that_name_it_are_one_write() {
     for after in [false, true] {
         plan.die(1, after);
         assert!(record_delta(&mut store, context_id, &delta(4, vec![2, 3])).is_err());
-        plan.fail(0);
+        plan.sound();
         let row = key::ContextDagDelta {
             context_id,
             delta_id: [4; 32].into(),

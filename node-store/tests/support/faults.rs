@@ -1,74 +1,99 @@
-//! A backend that fails at a chosen call: once, or from there on as if the process had died.
+//! A backend that fails at a chosen call: once, from there on as if the process had died, or by waiting there for the real
+//! death of the process.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use node_store::{
     Column, ColumnSet, Database, Direction, KeyRange, OwnedRow, ReadView, Row, RowCursor, StoreError,
     Transaction,
 };
+use parking_lot::Mutex;
 
-/// Which call fails, and how.
-#[derive(Default)]
-pub(crate) struct Plan {
-    calls: AtomicUsize,
-    /// The number of the failing call, counted from 1; 0 for none.
-    fail_at: AtomicUsize,
-    /// Whether all calls after it fail too.
-    dies: AtomicBool,
-    /// Whether the failing write is carried out before the error: a crash after the write.
-    after: AtomicBool,
-    /// Counts only writes and flushes.
-    writes_only: AtomicBool,
+use super::process;
+
+/// What goes wrong, and when. Numbers count from 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Fault {
+    #[default]
+    None,
+    /// Call number `at` fails, reads and the steps of cursors counted.
+    Once { at: usize },
+    /// Everything stops at write number `at`, before it is carried out or after.
+    Death { at: usize, after: bool },
+    /// At write number `at` the process says so and waits to be killed.
+    Halt { at: usize, after: bool },
 }
+
+#[derive(Default)]
+struct Counted {
+    fault: Fault,
+    /// Calls so far; only writes and flushes where the fault counts those.
+    calls: usize,
+}
+
+/// Which call fails, and how. Shared by a backend and the test that watches it.
+#[derive(Default)]
+pub(crate) struct Plan(Mutex<Counted>);
 
 impl Plan {
     pub(crate) fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// Starts counting anew; call number `fail_at` fails.
-    pub(crate) fn fail(&self, fail_at: usize) {
-        self.calls.store(0, Ordering::SeqCst);
-        self.fail_at.store(fail_at, Ordering::SeqCst);
-        self.dies.store(false, Ordering::SeqCst);
-        self.after.store(false, Ordering::SeqCst);
-        self.writes_only.store(false, Ordering::SeqCst);
+    /// Starts counting all calls anew; nothing fails.
+    pub(crate) fn sound(&self) {
+        self.set(Fault::None);
     }
 
-    /// Starts counting writes anew; at number `die_at` everything stops, before or after that write.
-    pub(crate) fn die(&self, die_at: usize, after: bool) {
-        self.fail(die_at);
-        self.dies.store(true, Ordering::SeqCst);
-        self.after.store(after, Ordering::SeqCst);
-        self.writes_only.store(true, Ordering::SeqCst);
+    /// Starts counting all calls anew; call number `at` fails.
+    pub(crate) fn fail(&self, at: usize) {
+        self.set(Fault::Once { at });
+    }
+
+    /// Starts counting writes anew; at number `at` everything stops, before or after that write.
+    pub(crate) fn die(&self, at: usize, after: bool) {
+        self.set(Fault::Death { at, after });
+    }
+
+    /// Starts counting writes anew; at number `at` the process waits to be killed, before or after that write.
+    pub(crate) fn halt(&self, at: usize, after: bool) {
+        self.set(Fault::Halt { at, after });
+    }
+
+    fn set(&self, fault: Fault) {
+        *self.0.lock() = Counted { fault, calls: 0 };
     }
 
     pub(crate) fn calls(&self) -> usize {
-        self.calls.load(Ordering::SeqCst)
+        self.0.lock().calls
     }
 
     /// Whether the failing call was reached.
     pub(crate) fn struck(&self) -> bool {
-        let at = self.fail_at.load(Ordering::SeqCst);
-        at != 0 && self.calls() >= at
+        let counted = self.0.lock();
+        match counted.fault {
+            Fault::None => false,
+            Fault::Once { at } | Fault::Death { at, .. } | Fault::Halt { at, .. } => counted.calls >= at,
+        }
     }
 
     fn step(&self, is_write: bool) -> Result<Step, StoreError> {
-        let at = self.fail_at.load(Ordering::SeqCst);
-        let dies = self.dies.load(Ordering::SeqCst);
-        if self.writes_only.load(Ordering::SeqCst) && !is_write {
-            return if dies && at != 0 && self.calls() >= at {
-                Err(injected())
-            } else {
-                Ok(Step::Go)
-            };
+        let mut counted = self.0.lock();
+        let dead = matches!(counted.fault, Fault::Death { at, .. } if counted.calls >= at);
+        if dead {
+            return Err(injected());
         }
-        let call = self.calls.fetch_add(1, Ordering::SeqCst) + 1;
-        match at {
-            0 => Ok(Step::Go),
-            at if call == at && self.after.load(Ordering::SeqCst) => Ok(Step::GoThenFail),
-            at if call == at || dies && call > at => Err(injected()),
+        match counted.fault {
+            Fault::None | Fault::Once { .. } => counted.calls += 1,
+            Fault::Death { .. } | Fault::Halt { .. } if is_write => counted.calls += 1,
+            Fault::Death { .. } | Fault::Halt { .. } => return Ok(Step::Go),
+        }
+        match counted.fault {
+            Fault::Once { at } if counted.calls == at => Err(injected()),
+            Fault::Death { at, after: false } if counted.calls == at => Err(injected()),
+            Fault::Death { at, after: true } if counted.calls == at => Ok(Step::GoThenFail),
+            Fault::Halt { at, after: false } if counted.calls == at => process::wait_to_be_killed(),
+            Fault::Halt { at, after: true } if counted.calls == at => Ok(Step::GoThenHalt),
             _ => Ok(Step::Go),
         }
     }
@@ -77,6 +102,7 @@ impl Plan {
 enum Step {
     Go,
     GoThenFail,
+    GoThenHalt,
 }
 
 pub(crate) fn injected() -> StoreError {
@@ -107,6 +133,10 @@ impl<D: Database> Faulty<D> {
         match self.plan.step(true)? {
             Step::Go => write(&self.inner),
             Step::GoThenFail => write(&self.inner).and(Err(injected())),
+            Step::GoThenHalt => {
+                write(&self.inner)?;
+                process::wait_to_be_killed()
+            }
         }
     }
 }

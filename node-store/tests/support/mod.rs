@@ -3,8 +3,11 @@
 
 pub(crate) mod behaviour;
 mod behaviour_files;
+pub(crate) mod disk;
 pub(crate) mod faults;
 pub(crate) mod model;
+pub(crate) mod process;
+pub(crate) mod seeds;
 pub(crate) mod vectors;
 
 use node_store::backend::memory::MemoryBackend;

@@ -188,13 +188,17 @@ fn prepare(connection: &mut Connection, options: &SqliteOptions) -> rusqlite::Re
         Durability::Process => "normal",
     };
     connection.pragma_update(None, "synchronous", synchronous)?;
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    for column in Column::ALL {
-        transaction.execute(&SQL[column.index()].create, [])?;
+    // A store that lacks nothing is opened without a write, so that it opens on a full disk too.
+    let (columns, _) = families(connection)?;
+    if columns != ColumnSet::ALL {
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        for column in Column::ALL {
+            transaction.execute(&SQL[column.index()].create, [])?;
+        }
+        transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+        transaction.pragma_update(None, "user_version", FORMAT_VERSION)?;
+        transaction.commit()?;
     }
-    transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
-    transaction.pragma_update(None, "user_version", FORMAT_VERSION)?;
-    transaction.commit()?;
     if let Some(pages) = options.max_pages {
         connection.pragma_update(None, "max_page_count", pages)?;
     }
