@@ -1,7 +1,7 @@
 //! The feed of accepted commits (ENG-203, 556): who wrote what in which commit, ids and keys only.
 
 use memory_wire::commit_meta::CommitClass;
-use memory_wire::ids::{BranchName, Seq};
+use memory_wire::ids::{BranchName, LocalSeq, Seq};
 use memory_wire::scope_key::InstanceId;
 use rusqlite::{OptionalExtension, params};
 
@@ -83,6 +83,21 @@ impl Reader {
             });
         }
         Ok(feed)
+    }
+
+    /// The seq under which the commit `local_seq` of a session key (ENG-161) was accepted; `None` when it never was.
+    ///
+    /// # Errors
+    /// SQLite's and stored-data errors.
+    pub fn committed_at(&self, session_key: &str, local_seq: LocalSeq) -> Result<Option<Seq>, EngineError> {
+        let mut statement = self
+            .conn
+            .prepare_cached("SELECT seq FROM \"commit\" WHERE session_id = ?1 AND local_seq = ?2")?;
+        let key = params![session_key, i64::try_from(local_seq.0).unwrap_or(i64::MAX)];
+        statement
+            .query_row(key, |row| Ok(column::seq(row, 0)))
+            .optional()?
+            .transpose()
     }
 
     /// The class of the commit at `seq`, on whichever branch; `None` for 0 and unknown seqs.

@@ -4,10 +4,9 @@ use memory_wire::hash;
 use memory_wire::ids::{LocalSeq, Seq};
 use memory_wire::message::Precondition;
 use memory_wire::scope_key::InstanceId;
-use rusqlite::{OptionalExtension, params};
+use rusqlite::OptionalExtension;
 
 use super::Admission;
-use crate::column;
 use crate::error::EngineError;
 
 impl Admission<'_, '_> {
@@ -50,15 +49,7 @@ impl Admission<'_, '_> {
 
     /// The seq at which this session key's commit `local_seq` was accepted.
     pub(super) fn committed_at(&self, local_seq: LocalSeq) -> Result<Option<Seq>, EngineError> {
-        let mut statement = self
-            .engine
-            .conn
-            .prepare_cached("SELECT seq FROM \"commit\" WHERE session_id = ?1 AND local_seq = ?2")?;
-        let key = params![self.session_key, i64::try_from(local_seq.0).unwrap_or(i64::MAX)];
-        statement
-            .query_row(key, |row| Ok(column::seq(row, 0)))
-            .optional()?
-            .transpose()
+        self.engine.reader().committed_at(&self.session_key, local_seq)
     }
 
     /// ENG-321: an entity built only by patches counts as absent, a deleted one as existing; parents are not asked.
