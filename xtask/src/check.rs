@@ -35,13 +35,18 @@ pub(crate) fn target_directory(root: &Path) -> Result<PathBuf> {
     Ok(metadata.target_directory.into())
 }
 
-/// Installs the packages of absent programs with apt-get, through sudo when not root.
+/// Installs the packages of absent programs.
 fn install_missing() -> Result<()> {
     let missing: Vec<&str> = NEEDED
         .iter()
         .filter(|(program, _)| !is_installed(program))
         .map(|(_, package)| *package)
         .collect();
+    install(&missing)
+}
+
+/// Installs Debian packages with apt-get, through sudo when not root.
+pub(crate) fn install(missing: &[&str]) -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
@@ -52,7 +57,7 @@ fn install_missing() -> Result<()> {
         .is_ok_and(|id| id.stdout.trim_ascii() == b"0");
     for arguments in [
         vec!["update", "-qq"],
-        [vec!["install", "-y", "-qq"], missing].concat(),
+        [&["install", "-y", "-qq"], missing].concat(),
     ] {
         let mut command = if as_root {
             Command::new("apt-get")
@@ -73,7 +78,8 @@ fn install_missing() -> Result<()> {
     Ok(())
 }
 
-fn is_installed(program: &str) -> bool {
+/// Whether a program is on the path.
+pub(crate) fn is_installed(program: &str) -> bool {
     std::env::var_os("PATH")
         .is_some_and(|paths| std::env::split_paths(&paths).any(|dir| dir.join(program).is_file()))
 }

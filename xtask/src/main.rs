@@ -6,8 +6,9 @@ mod check;
 mod fuzz;
 mod lint;
 mod long;
+mod rocksdb;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -39,6 +40,12 @@ enum Command {
         #[arg(long = "target")]
         targets: Vec<String>,
     },
+    /// Run everything that has to pass: the laws, then the tests.
+    Ci {
+        /// Only the tests of the node store's third backend, whose C++ takes the better part of an hour to build.
+        #[arg(long)]
+        with_rocksdb: bool,
+    },
     /// Run one of the long checks of `xtask/long.toml`, or list them.
     Long {
         /// Which one.
@@ -58,6 +65,8 @@ fn main() -> ExitCode {
         Command::Test => check::test(&workspace_root()),
         Command::Bench => bench::run(&workspace_root()),
         Command::FuzzSmoke { seconds, targets } => fuzz::smoke(&workspace_root(), seconds, &targets),
+        Command::Ci { with_rocksdb: true } => rocksdb::test(&workspace_root()),
+        Command::Ci { with_rocksdb: false } => ci(&workspace_root()),
         Command::Long { name, from, count } => long::run(&workspace_root(), name.as_deref(), from, count),
     };
     match outcome {
@@ -68,6 +77,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The laws, then the tests; the tests run whatever the laws say.
+fn ci(root: &Path) -> anyhow::Result<bool> {
+    let lawful = lint::run(root)?;
+    Ok(check::test(root)? && lawful)
 }
 
 /// The workspace root: the parent of this crate's directory.
