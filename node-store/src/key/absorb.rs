@@ -7,7 +7,6 @@ use crate::value;
 keys! {
     /// A buffered record. Saving one again under the same key replaces it.
     AbsorbBuffer in AbsorbBuffer [0x4a], NodeLocal, value::AbsorbCodec {
-        /// The context.
         context_id: ContextId,
         /// The code that produced the record.
         producing_app_key: BlobId,

@@ -7,17 +7,12 @@ use crate::value::{self, Borsh};
 keys! {
     /// An installed program.
     ApplicationMeta in Application, Replicated, Borsh<value::ApplicationMeta> {
-        /// The program.
         application_id: ApplicationId,
     }
     /// Metadata of a blob or of a chunk of one.
-    BlobMeta in Blobs, Replicated, Borsh<value::BlobMeta> {
-        /// The blob.
-        blob_id: BlobId,
-    }
+    BlobMeta in Blobs, Replicated, Borsh<value::BlobMeta> { blob_id: BlobId }
     /// The code that an in-place installation replaced.
     ApplicationPreviousBlob in ApplicationPreviousBlob, NodeLocal, Borsh<value::ApplicationPreviousBlob> {
-        /// The program.
         application_id: ApplicationId,
     }
 }

@@ -6,87 +6,55 @@ use crate::value::{self, Borsh, Identity};
 
 keys! {
     /// A context's metadata.
-    ContextMeta in Meta, Replicated, Borsh<value::ContextMeta> {
-        /// The context.
-        context_id: ContextId,
-    }
+    ContextMeta in Meta, Replicated, Borsh<value::ContextMeta> { context_id: ContextId }
     /// A context's revision counters.
-    ContextConfig in Config, Replicated, Borsh<value::ContextConfig> {
-        /// The context.
-        context_id: ContextId,
-    }
+    ContextConfig in Config, Replicated, Borsh<value::ContextConfig> { context_id: ContextId }
     /// A member key of a context.
     ContextIdentity in Identity, PublicHalf, Borsh<value::ContextIdentity> {
-        /// The context.
-        context_id: ContextId,
-        /// The member's public key.
-        public_key: PublicKey,
+        context_id: ContextId, public_key: PublicKey,
     }
     /// A row of shared state.
     ContextState in State, Replicated, Identity {
-        /// The context.
         context_id: ContextId,
         /// The row, by hash (see [`StateRow`](super::StateRow)).
         state_key: StateKey,
     }
     /// A row of this node's private state.
     ContextPrivateState in PrivateState, NodeLocal, Identity {
-        /// The context.
         context_id: ContextId,
         /// The row, by hash.
         state_key: StateKey,
     }
     /// A causal delta.
-    ContextDagDelta in Delta, Replicated, value::DagDeltaCodec {
-        /// The context.
-        context_id: ContextId,
-        /// The delta.
-        delta_id: DeltaId,
-    }
+    ContextDagDelta in Delta, Replicated, value::DagDeltaCodec { context_id: ContextId, delta_id: DeltaId }
     /// How many authored entries of a context still await conversion.
     ContextAuthoredRemaining in ContextLocal, NodeLocal, Borsh<value::ContextAuthoredRemaining> {
-        /// The context.
         context_id: ContextId,
     }
     /// A member of this node that left a context.
     ContextLeftMarker in ContextLocal, NodeLocal, Borsh<value::ContextLeftMarker> {
-        /// The context.
-        context_id: ContextId,
-        /// The member's public key.
-        public_key: PublicKey,
+        context_id: ContextId, public_key: PublicKey,
     }
     /// The last migration attempt did not complete.
     ContextMigrationFailed in ContextMigrationFailed, NodeLocal, Borsh<value::ContextMigrationFailed> {
-        /// The context.
         context_id: ContextId,
     }
     /// This old code is executed although the application row names newer code.
     ContextExecutingBlob in ContextExecutingBlob, NodeLocal, Borsh<value::ContextExecutingBlob> {
-        /// The context.
         context_id: ContextId,
     }
     /// The code last activated.
     ContextActivatedBlob in ContextActivatedBlob, NodeLocal, Borsh<value::ContextActivatedBlob> {
-        /// The context.
         context_id: ContextId,
     }
     /// The state version of the code last activated.
     ContextActivatedStateVersion in ContextActivatedStateVersion, NodeLocal,
         Borsh<value::ContextActivatedStateVersion>
     {
-        /// The context.
         context_id: ContextId,
     }
     /// An operator asked for a full replacement of the context's state.
-    ContextResyncRequested in ContextResyncRequested, NodeLocal, Borsh<()> {
-        /// The context.
-        context_id: ContextId,
-    }
+    ContextResyncRequested in ContextResyncRequested, NodeLocal, Borsh<()> { context_id: ContextId }
     /// A signed operation; the value is the Borsh op, verbatim.
-    ScopeUnifiedOp in UnifiedOp, Replicated, Identity {
-        /// The scope.
-        scope: ScopeId,
-        /// The operation.
-        op_id: OpId,
-    }
+    ScopeUnifiedOp in UnifiedOp, Replicated, Identity { scope: ScopeId, op_id: OpId }
 }

@@ -10,184 +10,95 @@ use crate::value::{self, Borsh};
 
 keys! {
     /// A group's settings and the code it wants run.
-    GroupMeta in Group [0x20], Replicated, Borsh<value::GroupMeta> {
-        /// The group.
-        group_id: GroupId,
-    }
+    GroupMeta in Group [0x20], Replicated, Borsh<value::GroupMeta> { group_id: GroupId }
     /// A member of a group.
     GroupMember in Group [0x21], PublicHalf, Borsh<value::GroupMember> {
-        /// The group.
-        group_id: GroupId,
-        /// The account.
-        account: AccountId,
+        group_id: GroupId, account: AccountId,
     }
     /// A context of a group.
-    GroupContextIndex in Group [0x22], Replicated, Borsh<()> {
-        /// The group.
-        group_id: GroupId,
-        /// The context.
-        context_id: ContextId,
-    }
+    GroupContextIndex in Group [0x22], Replicated, Borsh<()> { group_id: GroupId, context_id: ContextId }
     /// The group of a context.
-    ContextGroupRef in Group [0x23], Replicated, Borsh<GroupId> {
-        /// The context.
-        context_id: ContextId,
-    }
+    ContextGroupRef in Group [0x23], Replicated, Borsh<GroupId> { context_id: ContextId }
     /// An upgrade of a group under way or done.
-    GroupUpgradeKey in Group [0x24], Replicated, Borsh<value::GroupUpgrade> {
-        /// The group.
-        group_id: GroupId,
-    }
+    GroupUpgradeKey in Group [0x24], Replicated, Borsh<value::GroupUpgrade> { group_id: GroupId }
     /// What a member may do.
     GroupMemberCapability in Group [0x26], Replicated, Borsh<value::GroupCapabilities> {
-        /// The group.
-        group_id: GroupId,
-        /// The account.
-        account: AccountId,
+        group_id: GroupId, account: AccountId,
     }
     /// A former member who may not come back unasked.
     GroupReentryBlock in Group [0x27], Replicated, Borsh<value::GroupReentryBlock> {
-        /// The group.
-        group_id: GroupId,
-        /// The account.
-        account: AccountId,
+        group_id: GroupId, account: AccountId,
     }
     /// An invitation that was used.
     GroupConsumedInvitation in Group [0x28], Replicated, Borsh<()> {
-        /// The group.
-        group_id: GroupId,
-        /// The account.
-        account: AccountId,
-        /// The invitation.
-        invitation_nonce: InvitationNonce,
+        group_id: GroupId, account: AccountId, invitation_nonce: InvitationNonce,
     }
     /// What a new member may do.
-    GroupDefaultCaps in Group [0x29], Replicated, Borsh<value::GroupCapabilities> {
-        /// The group.
-        group_id: GroupId,
-    }
+    GroupDefaultCaps in Group [0x29], Replicated, Borsh<value::GroupCapabilities> { group_id: GroupId }
     /// Who may see a subgroup.
-    GroupSubgroupVis in Group [0x2a], Replicated, Borsh<value::GroupSubgroupVisibility> {
-        /// The group.
-        group_id: GroupId,
-    }
+    GroupSubgroupVis in Group [0x2a], Replicated, Borsh<value::GroupSubgroupVisibility> { group_id: GroupId }
     /// Name and details of a member.
     GroupMemberMetadata in Group [0x2d], Replicated, Borsh<value::MetadataRecord> {
-        /// The group.
-        group_id: GroupId,
-        /// The member's account.
-        member: AccountId,
+        group_id: GroupId, member: AccountId,
     }
     /// Name and details of a group.
-    GroupMetadata in Group [0x2e], Replicated, Borsh<value::MetadataRecord> {
-        /// The group.
-        group_id: GroupId,
-    }
+    GroupMetadata in Group [0x2e], Replicated, Borsh<value::MetadataRecord> { group_id: GroupId }
     /// Name and details of a context.
     GroupContextMetadata in Group [0x2f], Replicated, Borsh<value::MetadataRecord> {
-        /// The group.
-        group_id: GroupId,
-        /// The context.
-        context_id: ContextId,
+        group_id: GroupId, context_id: ContextId,
     }
     /// A signed group operation, in the order of the log.
     GroupOpLog in Group [0x30], Replicated, Borsh<value::Bytes> {
-        /// The group.
         group_id: GroupId,
         /// Position in the log, big-endian in the key.
         sequence: u64,
     }
     /// The end of a group's log.
-    GroupOpHead in Group [0x31], Replicated, Borsh<value::GovernanceHead> {
-        /// The group.
-        group_id: GroupId,
-    }
+    GroupOpHead in Group [0x31], Replicated, Borsh<value::GovernanceHead> { group_id: GroupId }
     /// The key under which a member takes part in a context.
     GroupMemberContext in Group [0x32], Replicated, Borsh<PublicKey> {
-        /// The group.
-        group_id: GroupId,
-        /// The member's account.
-        member: AccountId,
-        /// The context.
-        context_id: ContextId,
+        group_id: GroupId, member: AccountId, context_id: ContextId,
     }
     /// What a member may do in a context, as bits.
     GroupContextMemberCap in Group [0x33], Replicated, Borsh<u8> {
-        /// The group.
-        group_id: GroupId,
-        /// The context.
-        context_id: ContextId,
-        /// The member's account.
-        member: AccountId,
+        group_id: GroupId, context_id: ContextId, member: AccountId,
     }
     /// The parent of a group.
-    GroupParentRef in Group [0x34], Replicated, Borsh<GroupId> {
-        /// The child.
-        child_group_id: GroupId,
-    }
+    GroupParentRef in Group [0x34], Replicated, Borsh<GroupId> { child_group_id: GroupId }
     /// A child of a group.
     GroupChildIndex in Group [0x35], Replicated, Borsh<()> {
-        /// The parent.
-        parent_group_id: GroupId,
-        /// The child.
-        child_group_id: GroupId,
+        parent_group_id: GroupId, child_group_id: GroupId,
     }
     /// This node's keypair in a namespace.
-    NamespaceIdentity in Group [0x36], Secret, value::NamespaceIdentityCodec {
-        /// The namespace.
-        namespace_id: GroupId,
-    }
+    NamespaceIdentity in Group [0x36], Secret, value::NamespaceIdentityCodec { namespace_id: GroupId }
     /// Which service of its program a context runs.
-    ContextServiceName in Group [0x37], Replicated, Borsh<value::ContextServiceName> {
-        /// The context.
-        context_id: ContextId,
-    }
+    ContextServiceName in Group [0x37], Replicated, Borsh<value::ContextServiceName> { context_id: ContextId }
     /// A governance operation of a namespace.
     NamespaceGovOp in Group [0x38], Replicated, Borsh<value::NamespaceGovOp> {
-        /// The namespace.
-        namespace_id: GroupId,
-        /// The operation.
-        delta_id: DeltaId,
+        namespace_id: GroupId, delta_id: DeltaId,
     }
     /// The heads of a namespace's governance.
-    NamespaceGovHead in Group [0x39], Replicated, Borsh<value::GovernanceHead> {
-        /// The namespace.
-        namespace_id: GroupId,
-    }
+    NamespaceGovHead in Group [0x39], Replicated, Borsh<value::GovernanceHead> { namespace_id: GroupId }
     /// An encryption key of a group.
     GroupKeyEntry in Group [0x3a], Secret, value::GroupKeyCodec {
-        /// The group.
         group_id: GroupId,
         /// SHA-256 of the key.
         key_id: KeyId,
     }
     /// An account shut out of a group.
-    GroupDeniedMember in Group [0x3b], Replicated, Borsh<()> {
-        /// The group.
-        group_id: GroupId,
-        /// The account.
-        account: AccountId,
-    }
+    GroupDeniedMember in Group [0x3b], Replicated, Borsh<()> { group_id: GroupId, account: AccountId }
     /// Which nonces of a signer were applied.
     GroupLocalGovNonceWindow in Group [0x3c], Replicated, Borsh<value::NonceWindow> {
-        /// The group.
         group_id: GroupId,
         /// The signing key.
         signer: PublicKey,
     }
     /// This node still has to remove what it holds of a namespace.
-    PendingSelfPurge in Group [0x3d], NodeLocal, Borsh<()> {
-        /// The namespace.
-        namespace_id: GroupId,
-    }
+    PendingSelfPurge in Group [0x3d], NodeLocal, Borsh<()> { namespace_id: GroupId }
     /// The versions a group went through, oldest first.
-    GroupUpgradeLadder in Group [0x3e], Replicated, Borsh<value::UpgradeLadder> {
-        /// The group.
-        group_id: GroupId,
-    }
+    GroupUpgradeLadder in Group [0x3e], Replicated, Borsh<value::UpgradeLadder> { group_id: GroupId }
     /// Work list: rotate keys after a member left.
     GroupPendingKeyRotation in Group [0x3f], NodeLocal, Borsh<()> {
-        /// The group.
         group_id: GroupId,
         /// Who left.
         departed: AccountId,
@@ -196,29 +107,17 @@ keys! {
     GroupInheritedDeniedMember in Group [0x40], Replicated, Borsh<()> {
         /// The namespace's root group.
         group_id: GroupId,
-        /// The account.
         account: AccountId,
     }
     /// A device of an account, as a group knows it.
     GroupDeviceBinding in Group [0x41], Replicated, Borsh<value::GroupDeviceBinding> {
-        /// The group.
-        group_id: GroupId,
-        /// The device.
-        device_id: DeviceId,
+        group_id: GroupId, device_id: DeviceId,
     }
     /// A device that may act no longer.
-    GroupRevokedDevice in Group [0x42], Replicated, Borsh<()> {
-        /// The group.
-        group_id: GroupId,
-        /// The device.
-        device_id: DeviceId,
-    }
+    GroupRevokedDevice in Group [0x42], Replicated, Borsh<()> { group_id: GroupId, device_id: DeviceId }
     /// The root key of an account in force.
     GroupAccountKey in Group [0x43], Replicated, Borsh<value::GroupAccountKey> {
-        /// The group.
-        group_id: GroupId,
-        /// The account.
-        account_id: AccountId,
+        group_id: GroupId, account_id: AccountId,
     }
     /// This node's device and its X25519 secret.
     NodeDeviceIdentity in Group [0x44], Secret, Borsh<value::NodeDeviceIdentity> {}
@@ -226,30 +125,14 @@ keys! {
     NodeAccountRoot in Group [0x45], Secret, Borsh<value::NodeAccountRoot> {}
     /// A member who vouches for an account.
     GroupAccountEndorser in Group [0x46], Replicated, Borsh<()> {
-        /// The group.
-        group_id: GroupId,
-        /// The account.
-        account_id: AccountId,
-        /// The member's account.
-        member: AccountId,
+        group_id: GroupId, account_id: AccountId, member: AccountId,
     }
     /// Who invited this node into a namespace.
-    NamespaceBootstrapInviter in Group [0x47], NodeLocal, Borsh<AccountId> {
-        /// The namespace.
-        namespace_id: GroupId,
-    }
+    NamespaceBootstrapInviter in Group [0x47], NodeLocal, Borsh<AccountId> { namespace_id: GroupId }
     /// This node's signing keypair.
     NodeIdentity in Group [0x48], Secret, Borsh<value::NodeIdentity> {}
     /// Work list: rotate keys after a device was revoked.
-    GroupPendingDeviceRotation in Group [0x49], NodeLocal, Borsh<()> {
-        /// The group.
-        group_id: GroupId,
-        /// The device.
-        device: DeviceId,
-    }
+    GroupPendingDeviceRotation in Group [0x49], NodeLocal, Borsh<()> { group_id: GroupId, device: DeviceId }
     /// When all nodes seen had finished an upgrade, unix seconds.
-    GroupFleetCompletion in Group [0x4a], NodeLocal, Borsh<u64> {
-        /// The group.
-        group_id: GroupId,
-    }
+    GroupFleetCompletion in Group [0x4a], NodeLocal, Borsh<u64> { group_id: GroupId }
 }

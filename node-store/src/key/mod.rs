@@ -126,7 +126,7 @@ macro_rules! keys {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
         pub struct $name {
-            $( $(#[$part_doc])* pub $part: $ty, )*
+            $( #[doc = concat!("Key component `", stringify!($part), "`.")] $(#[$part_doc])* pub $part: $ty, )*
         }
 
         impl $crate::key::sealed::Sealed for $name {}
