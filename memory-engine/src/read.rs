@@ -255,7 +255,7 @@ impl Reader {
     }
 }
 
-fn found(
+pub(crate) fn found(
     instance: &InstanceId,
     branch: &BranchName,
     row: &rusqlite::Row<'_>,

@@ -14,7 +14,7 @@ use crate::column::{self, RevisionOp};
 use crate::document_cache::{RevisionKey, State};
 use crate::engine::Engine;
 use crate::error::{EngineError, StoredDataError};
-use crate::read::{FoundRevision, revision_key};
+use crate::read::{FoundRevision, found, revision_key};
 use crate::reader::Reader;
 
 /// When snapshots are taken (ENG-380).
@@ -52,6 +52,30 @@ impl Reader {
         let state = Some(state);
         self.remember(found.key.clone(), state.clone(), weight);
         Ok(state)
+    }
+
+    /// The document that a revision built on: what the instance was after the one before it on the same branch.
+    pub(crate) fn state_before(&self, key: &RevisionKey) -> Result<State, EngineError> {
+        let instance = InstanceId {
+            id: key.id.clone(),
+            scope_key: key.scope_key.clone(),
+        };
+        let mut statement = self.conn.prepare_cached(
+            "SELECT seq, op_index, op FROM revision WHERE branch = ?1 AND id = ?2 AND scope_key = ?3 \
+             AND seq <= ?4 AND (seq, op_index) < (?4, ?5) ORDER BY seq DESC, op_index DESC LIMIT 1",
+        )?;
+        let address = params![
+            key.branch.as_str(),
+            key.id.as_str(),
+            key.scope_key.as_str(),
+            column::sql(key.seq),
+            key.op_index as i64
+        ];
+        let found = statement
+            .query_row(address, |row| Ok(found(&instance, &key.branch, row)))
+            .optional()?
+            .transpose()?;
+        found.map_or(Ok(None), |found| self.state_after(&found))
     }
 
     /// The document stored by a `set` revision.

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 
 use memory_wire::ids::{BranchName, LocalSeq, Seq};
 use memory_wire::message::{ConfirmedRead, PendingRead};
-use memory_wire::patch::patches_conflict_with_read;
+use memory_wire::patch::{PatchOp, patches_conflict_with_read};
 use memory_wire::pointer::DocPath;
 use memory_wire::scope_key::InstanceId;
 use rusqlite::params;
+use smol_str::SmolStr;
 
 use super::Admission;
 use crate::column::{self, RevisionOp};
+use crate::document_cache::RevisionKey;
 use crate::error::EngineError;
 use crate::read::revision_key;
 use crate::reader::Reader;
@@ -163,8 +165,10 @@ impl Reader {
                 RevisionOp::Set | RevisionOp::Delete => return Ok(Some(seq)),
                 RevisionOp::Patch if overlapping.is_none() => {
                     let key = revision_key(read.instance, read.branch, seq, column::count(row, 1)?);
-                    let patches = self.patches_of(key, column::text(row, 3)?)?;
-                    if patches_conflict_with_read(&patches, read.path, read.non_recursive) {
+                    let patches = self.patches_of(key.clone(), column::text(row, 3)?)?;
+                    if patches_conflict_with_read(&patches, read.path, read.non_recursive)
+                        || (read.non_recursive && self.creates_member(&key, &patches, read.path)?)
+                    {
                         overlapping = Some(seq);
                     }
                 }
@@ -172,5 +176,37 @@ impl Reader {
             }
         }
         Ok(overlapping)
+    }
+
+    /// Whether a patch revision made a new member of what a shape read of `path` looked at, by writing further below than
+    /// the footprint shows: a container made on the way, a key that a `replace` made, an untruthful `createsKey`. The
+    /// footprint is the client's word for it (ENG-344); this looks at the state before, so that no read is accepted
+    /// that did not see what is there (INV-1, INV-2).
+    fn creates_member(
+        &self,
+        revision: &RevisionKey,
+        patches: &[PatchOp],
+        path: &[SmolStr],
+    ) -> Result<bool, EngineError> {
+        let members: Vec<&[SmolStr]> = patches
+            .iter()
+            .filter(|patch| patch.creates_keys())
+            .filter_map(|patch| {
+                patch
+                    .path()
+                    .get(..=path.len())
+                    .filter(|member| member.starts_with(path))
+            })
+            .collect();
+        if members.is_empty() {
+            return Ok(false);
+        }
+        let before = self.state_before(revision)?;
+        Ok(members.iter().any(|member| {
+            before
+                .as_ref()
+                .and_then(|document| document.at_path(member))
+                .is_none()
+        }))
     }
 }

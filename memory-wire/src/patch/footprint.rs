@@ -44,6 +44,21 @@ impl PatchOp {
         }
     }
 
+    /// True for operations that may bring into being what was not there, their target or a container on the way to it.
+    pub fn creates_keys(&self) -> bool {
+        match self.action {
+            PatchAction::Add { .. }
+            | PatchAction::Replace { .. }
+            | PatchAction::Move { .. }
+            | PatchAction::Append { .. }
+            | PatchAction::AddUnique { .. }
+            | PatchAction::Increment { .. } => true,
+            PatchAction::Remove { .. } | PatchAction::Splice { .. } | PatchAction::RemoveByValue { .. } => {
+                false
+            }
+        }
+    }
+
     /// True when a read of `path` cannot stand beside this operation. A recursive read overlaps a touched path
     /// either way round; a shape-only (`non_recursive`) read is disturbed by a touched path at or above it, where
     /// the parents of key-set changes count as touched.

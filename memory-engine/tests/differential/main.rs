@@ -1,0 +1,360 @@
+//! ENG-1300: the engine against a naive re-implementation of admission, on random schedules of pipelined sessions and a
+//! serving loop. Every verdict has to be the same, every state at every seq has to be the fold of the accepted revisions,
+//! every accepted read has to be coherent (INV-1), and neither grouping, nor the snapshot policy, nor reopening may make
+//! a difference (INV-9).
+//!
+//! Runs the seeds `LONG_FROM .. LONG_FROM + LONG_COUNT`, after those of `corpus/differential.seeds`.
+
+mod coherence;
+mod model;
+mod schedule;
+mod stream;
+mod tree;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
+
+use memory_engine::lease::{LEASE_TTL_MS, LeaseTable};
+use memory_engine::{
+    Applied, ApplyCommit, Durability, Engine, EngineError, EngineOptions, Holder, ReadInstance, Refusal,
+    SnapshotPolicy, StoreLocation,
+};
+use memory_wire::commit_meta::{CommitClass, WriteAnnotation};
+use memory_wire::ids::{Did, Seq, SessionId, SpaceId};
+use memory_wire::scope_key::{Scope, ScopeIdentity, ScopeKey};
+use model::{Instance, Model, Owner, Submission, Verdict};
+use schedule::{Action, Schedule};
+use tree::Tree;
+
+const NOW_MS: i64 = 1_800_000_000_000;
+const SPACE: &str = "did:key:zSpace";
+/// Things that happen in one schedule.
+const ACTIONS: usize = 160;
+/// Seeds of an ordinary run.
+const SMOKE: u64 = 12;
+
+fn key(owner: &Owner) -> ScopeKey {
+    let (scope, principal, session) = match owner {
+        Owner::Everybody => return ScopeKey::space(),
+        Owner::User(principal) => (Scope::User, principal, None),
+        Owner::Session(principal, session) => (Scope::Session, principal, Some(session)),
+    };
+    let identity = ScopeIdentity {
+        principal: Some(principal.as_str().into()),
+        session_id: session.map(|session| session.as_str().into()),
+    };
+    ScopeKey::resolve(scope, &identity).expect("the identity is whole")
+}
+
+fn apply(engine: &mut Engine, submission: &Submission) -> Verdict {
+    let Submission {
+        who,
+        commit,
+        addresses,
+    } = submission;
+    let session = SessionId::from(who.session.as_str());
+    let principal = who.principal.as_deref().map(Did::from);
+    let plain = ApplyCommit::authored(&session, principal.as_ref(), commit, NOW_MS);
+    let answer = if who.derived {
+        let annotation = |(op, owner): &(usize, Owner)| WriteAnnotation {
+            op: *op,
+            scope_key: Some(key(owner)),
+            acting_user: None,
+            acting_session: None,
+        };
+        let annotations: Vec<WriteAnnotation> = addresses.iter().map(annotation).collect();
+        engine.apply_commit(ApplyCommit {
+            class: CommitClass::Derived,
+            space: Some(&SpaceId::from(SPACE)),
+            holder: Some(&Holder::from(who.session.as_str())),
+            annotations: Some(&annotations),
+            ..plain
+        })
+    } else {
+        engine.apply_commit(plain)
+    };
+    verdict(&answer)
+}
+
+/// The engine's answer in the model's words.
+fn verdict(answer: &Result<Applied, EngineError>) -> Verdict {
+    let error = match answer {
+        Ok(applied) => {
+            return Verdict::Accepted {
+                seq: applied.seq.0,
+                replayed: applied.replayed,
+                elided: applied.elided_op_indexes.clone().unwrap_or_default(),
+            };
+        }
+        Err(error) => error,
+    };
+    match error {
+        EngineError::EmptyCommit => Verdict::Empty,
+        EngineError::UnknownBranch(_) => Verdict::UnknownBranch,
+        EngineError::BranchNotActive(_) => Verdict::InactiveBranch,
+        EngineError::Scope(_) => Verdict::NoIdentity,
+        EngineError::OriginNotCommitted { origin } => Verdict::OriginNotCommitted(origin.0),
+        EngineError::ReceiptExists { id } => Verdict::ReceiptExists(id.to_string()),
+        EngineError::ValueHashChanged { id } => Verdict::ValueHashChanged(id.to_string()),
+        EngineError::StaleConfirmedRead {
+            of,
+            seq,
+            conflict_seq,
+        } => Verdict::StaleConfirmed {
+            of: of.to_string(),
+            seq: seq.0,
+            conflict: conflict_seq.0,
+        },
+        EngineError::PendingDependency { local_seq } => Verdict::PendingDependency(local_seq.0),
+        EngineError::StalePendingRead {
+            of,
+            via,
+            conflict_seq,
+        } => Verdict::StalePending {
+            of: of.to_string(),
+            via: via.0,
+            conflict: conflict_seq.0,
+        },
+        EngineError::Patch(_) => Verdict::BadPatch,
+        EngineError::EventAppendDuplicate { event_id } => Verdict::DuplicateEvent(event_id.clone()),
+        EngineError::Refused(refusal) => Verdict::Refused(reason(refusal)),
+        other => panic!("the model has no word for {other:?}"),
+    }
+}
+
+fn reason(refusal: &Refusal) -> &'static str {
+    match refusal {
+        Refusal::ReplayMismatch { .. } => "ReplayMismatch",
+        Refusal::BasisAheadOfLog { .. } => "BasisAheadOfLog",
+        Refusal::PendingReadWithoutLayer { .. } => "PendingReadWithoutLayer",
+        Refusal::ContentAddressedOp { .. } => "ContentAddressedOp",
+        Refusal::ContentAddressedScope { .. } => "ContentAddressedScope",
+        Refusal::ContentAddressedChange { .. } => "ContentAddressedChange",
+        Refusal::ContentAddressedConflict { .. } => "ContentAddressedConflict",
+        Refusal::AnnotationOnSpaceWrite { .. } => "AnnotationOnSpaceWrite",
+        Refusal::AnnotationMissing { .. } => "AnnotationMissing",
+        Refusal::AnnotationScopeMismatch { .. } => "AnnotationScopeMismatch",
+        Refusal::EntriesNotArray { .. } => "EntriesNotArray",
+        Refusal::DeclarationOnOrdinaryDoc { .. } => "DeclarationOnOrdinaryDoc",
+        Refusal::DuplicateDeclaration { .. } => "DuplicateDeclaration",
+        Refusal::SidecarDelete { .. } => "SidecarDelete",
+        Refusal::SidecarSet { .. } => "SidecarSet",
+        Refusal::SidecarFields { .. } => "SidecarFields",
+        Refusal::SidecarWholeArray { .. } => "SidecarWholeArray",
+        Refusal::SidecarWrite { .. } => "SidecarWrite",
+        Refusal::NonEntry { .. } => "NonEntry",
+        Refusal::EntryWithoutEventId { .. } => "EntryWithoutEventId",
+        Refusal::RewriteUnknown { .. } => "RewriteUnknown",
+        Refusal::Undeclared { .. } => "Undeclared",
+        Refusal::EntrySeq { .. } => "EntrySeq",
+        Refusal::EntryOutcome { .. } => "EntryOutcome",
+        Refusal::EntryWithoutLink { .. } => "EntryWithoutLink",
+        Refusal::EntryForeignLink { .. } => "EntryForeignLink",
+        Refusal::AppendWithoutPrincipal { .. } => "AppendWithoutPrincipal",
+        Refusal::FiredAtEnvelope { .. } => "FiredAtEnvelope",
+        Refusal::DerivedWithoutFiredAt { .. } => "DerivedWithoutFiredAt",
+        Refusal::DerivedClientSeq { .. } => "DerivedClientSeq",
+        Refusal::UnmatchedDeclarations { .. } => "UnmatchedDeclarations",
+        other => panic!("schedules give no cause for {other:?}"),
+    }
+}
+
+/// The engine's and the model's state of every instance, on every branch, at every seq where one may differ from the next.
+fn compare(engine: &Engine, model: &Model, what: &str) {
+    assert_eq!(engine.server_seq().unwrap().0, model.server_seq(), "{what}");
+    for branch in &model.branches {
+        let name = branch.name.as_str().into();
+        assert_eq!(
+            engine.branch(&name).unwrap().head_seq.0,
+            branch.head,
+            "{what}: head of {:?}",
+            branch.name
+        );
+        let floor = branch.parent.as_ref().map_or(0, |(_, fork)| *fork);
+        for instance in schedule::instances() {
+            let (id, owner) = &instance;
+            let scope_key = key(owner);
+            let mut seqs = BTreeSet::from([floor, branch.head]);
+            let changed = model
+                .revisions
+                .iter()
+                .filter(|revision| revision.instance == instance);
+            seqs.extend(changed.flat_map(|revision| [revision.seq.saturating_sub(1), revision.seq]));
+            let seqs = seqs.into_iter().filter(|seq| (floor..=branch.head).contains(seq));
+            for at in seqs.map(Some).chain([None]) {
+                let want = model.state(&branch.name, &instance, at.unwrap_or(u64::MAX));
+                let named = ReadInstance::Named(&scope_key);
+                let got = engine
+                    .read_state(&id.as_str().into(), named, &name, at.map(Seq))
+                    .unwrap();
+                let got = got.map(|state| state.document.as_ref().map(Tree::of));
+                assert_eq!(got, want, "{what}: {instance:?} on {:?} at {at:?}", branch.name);
+            }
+        }
+    }
+    let live = |instance: &Instance| {
+        let (_, owner) = instance;
+        *owner == Owner::Everybody
+            && model.on("", instance).next().is_some()
+            && model.state("", instance, u64::MAX).flatten().is_some()
+    };
+    let want: Vec<String> = schedule::instances()
+        .into_iter()
+        .filter(live)
+        .map(|(id, _)| id)
+        .collect();
+    let got: Vec<String> = engine
+        .list_entity_ids()
+        .unwrap()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(got, want, "{what}: live entities");
+}
+
+/// Runs gathered commits in one transaction and compares the verdicts.
+fn flush(engine: &mut Engine, group: &mut Vec<(Submission, Verdict)>) {
+    let members = std::mem::take(group);
+    let run = |engine: &mut Engine| {
+        members
+            .iter()
+            .map(|(commit, _)| apply(engine, commit))
+            .collect::<Vec<_>>()
+    };
+    let verdicts = engine.group(run).unwrap();
+    for ((submission, want), got) in members.iter().zip(verdicts) {
+        assert_eq!(&got, want, "in a group: {submission:?}");
+    }
+}
+
+/// What happened, by kind.
+#[derive(Default)]
+struct Tally(BTreeMap<String, u64>);
+
+impl Tally {
+    fn count(&mut self, verdict: &Verdict) {
+        let word = match verdict {
+            Verdict::Accepted { replayed: false, .. } => "accepted".to_owned(),
+            Verdict::Accepted { replayed: true, .. } => "replayed".to_owned(),
+            Verdict::Refused(reason) => format!("refused: {reason}"),
+            other => {
+                let text = format!("{other:?}");
+                let end = text.find([' ', '(']).unwrap_or(text.len());
+                format!("refused: {}", &text[..end])
+            }
+        };
+        *self.0.entry(word).or_default() += 1;
+    }
+}
+
+fn open(location: StoreLocation, snapshots: SnapshotPolicy) -> Engine {
+    let options = EngineOptions {
+        durability: Durability::Normal,
+        serving: true,
+        snapshots,
+    };
+    let mut engine = Engine::open(location, options).unwrap();
+    let holder = schedule::submitters()
+        .pop()
+        .map(|who| Holder::from(who.session.as_str()))
+        .unwrap();
+    assert!(
+        engine
+            .acquire(&SPACE.into(), &holder, NOW_MS, LEASE_TTL_MS)
+            .unwrap()
+    );
+    engine
+}
+
+fn run(seed: u64, tally: &mut Tally) {
+    let mut schedule = Schedule::of(seed);
+    let mut model = Model::new();
+    // One schedule in a few is on a file, which is closed and opened again half way.
+    let dir = seed.is_multiple_of(8).then(|| tempfile::tempdir().unwrap());
+    let location = dir.as_ref().map_or(StoreLocation::Memory, |dir| {
+        StoreLocation::File(dir.path().join("store.sqlite"))
+    });
+    let mut plain = open(location.clone(), SnapshotPolicy::default());
+    let often = SnapshotPolicy {
+        interval: NonZeroU32::new(2),
+        retention: NonZeroU32::new(1),
+    };
+    let mut grouped = open(StoreLocation::Memory, often);
+    let mut group = Vec::new();
+    for step in 0..ACTIONS {
+        match schedule.action(&mut model) {
+            Action::Commit(submission) => {
+                let want = model.submit(&submission);
+                let got = apply(&mut plain, &submission);
+                assert_eq!(got, want, "step {step}: {submission:?}");
+                if let Verdict::Accepted {
+                    seq, replayed: false, ..
+                } = want
+                {
+                    coherence::check(&model, &submission, seq);
+                }
+                tally.count(&want);
+                schedule.learn(&submission, &want, &model);
+                group.push((submission, want));
+                if schedule.entropy().one_in(3) {
+                    flush(&mut grouped, &mut group);
+                }
+            }
+            Action::Fork { name, parent, at } => {
+                flush(&mut grouped, &mut group);
+                for engine in [&mut plain, &mut grouped] {
+                    engine
+                        .create_branch(&name.into(), &parent.into(), Some(Seq(at)))
+                        .unwrap();
+                }
+                model.fork(name, parent, at);
+            }
+            Action::Close { name } => {
+                flush(&mut grouped, &mut group);
+                for engine in [&mut plain, &mut grouped] {
+                    // Deleting a branch that never was is an error, and changes nothing.
+                    let _ = engine.delete_branch(&name.into());
+                }
+                model.close(name);
+            }
+        }
+        if dir.is_some() && step == ACTIONS / 2 {
+            drop(plain);
+            plain = open(location.clone(), SnapshotPolicy::default());
+        }
+    }
+    flush(&mut grouped, &mut group);
+    compare(&plain, &model, "one by one");
+    compare(&grouped, &model, "grouped, with other snapshots");
+    if dir.is_some() {
+        drop(plain);
+        compare(&open(location, SnapshotPolicy::default()), &model, "reopened");
+    }
+}
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().map_or(default, |text| {
+        text.parse().unwrap_or_else(|_| panic!("{name}={text}"))
+    })
+}
+
+#[test]
+fn admission_agrees_with_the_naive_model() {
+    let from = setting("LONG_FROM", 0);
+    let corpus = include_str!("../corpus/differential.seeds");
+    let known = corpus
+        .lines()
+        .filter(|line| !line.is_empty())
+        .map(|line| line.parse().expect("a seed a line"));
+    let mut tally = Tally::default();
+    for seed in known.chain(from..from + setting("LONG_COUNT", SMOKE)) {
+        let run = std::panic::AssertUnwindSafe(|| run(seed, &mut tally));
+        if std::panic::catch_unwind(run).is_err() {
+            panic!("seed {seed}");
+        }
+    }
+    for (word, count) in &tally.0 {
+        println!("{count:>10} {word}");
+    }
+    assert!(tally.0["accepted"] > 0 && tally.0["replayed"] > 0);
+}
