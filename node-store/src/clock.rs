@@ -211,6 +211,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use proptest::prelude::*;
+    use proptest::test_runner::RngSeed;
 
     use super::*;
 
@@ -263,6 +264,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { rng_seed: RngSeed::Fixed(15), failure_persistence: None, ..Default::default() })]
+
         #[test]
         fn node_15_stamps_rise_whatever_wall_time_does(steps in prop::collection::vec((0u64..1 << 33, any::<bool>()), 1..200)) {
             let wall = Arc::new(AtomicU64::new(0));

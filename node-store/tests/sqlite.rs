@@ -175,3 +175,43 @@ fn node_20_writers_and_readers_of_many_threads_see_whole_batches() {
         }
     });
 }
+
+#[test]
+fn node_20_node_25_missing_columns_are_made_at_opening_and_unknown_ones_are_kept_and_reported() {
+    use node_store::{ColumnSet, Database, ReadView};
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("node.sqlite");
+    let options = SqliteOptions::default();
+    let store = SqliteBackend::open(&path, &options).unwrap();
+    store.put(Column::State, b"k", b"v").unwrap();
+    drop(store);
+    // A file of a version that had no upgrade markers yet, and one column that this one has no more.
+    let file = rusqlite::Connection::open(&path).unwrap();
+    for column in [
+        "ContextResyncRequested",
+        "ContextActivatedBlob",
+        "ApplicationPreviousBlob",
+    ] {
+        file.execute_batch(&format!("DROP TABLE {column}")).unwrap();
+    }
+    file.execute_batch(
+        "CREATE TABLE Retired (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID;
+         INSERT INTO Retired VALUES (x'01', x'02')",
+    )
+    .unwrap();
+    drop(file);
+    let store = SqliteBackend::open(&path, &options).unwrap();
+    assert_eq!(store.columns(), ColumnSet::ALL);
+    assert_eq!(store.unknown_columns(), ["Retired"]);
+    assert_eq!(store.get(Column::State, b"k").unwrap().unwrap(), b"v");
+    assert!(
+        !store.has(Column::ContextResyncRequested, b"k").unwrap(),
+        "there, and empty"
+    );
+    drop(store);
+    let file = rusqlite::Connection::open(&path).unwrap();
+    let kept: i64 = file
+        .query_row("SELECT count(*) FROM Retired", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(kept, 1);
+}

@@ -30,7 +30,30 @@ pub struct RocksBackend {
     read_only: bool,
 }
 
+/// What an operator may want to watch, of one column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RocksStatistics {
+    /// How much the cache that the column reads through may hold, bytes; all columns share it.
+    pub block_cache_capacity: u64,
+    /// Rows that are only in memory and in the log.
+    pub unwritten_rows: u64,
+}
+
 impl RocksBackend {
+    /// Size of the cache, and what a flush would write out.
+    pub fn statistics(&self, column: Column) -> Result<RocksStatistics, StoreError> {
+        let family = self.family(column)?;
+        let number = |property: &str| {
+            let value = self.db.property_int_value_cf(family, property);
+            value.map(Option::unwrap_or_default).map_err(failed("statistics"))
+        };
+        Ok(RocksStatistics {
+            block_cache_capacity: number("rocksdb.block-cache-capacity")?,
+            unwritten_rows: number("rocksdb.num-entries-active-mem-table")?
+                + number("rocksdb.num-entries-imm-mem-tables")?,
+        })
+    }
+
     /// Opens a directory for writing, with everything missing created. Families of no known column are kept and reported.
     /// One process at a time.
     pub fn open(path: impl AsRef<Path>, durability: Durability) -> Result<Self, StoreError> {

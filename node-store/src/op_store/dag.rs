@@ -193,6 +193,7 @@ mod tests {
 
     use proptest::prelude::*;
     use proptest::sample::Index;
+    use proptest::test_runner::RngSeed;
 
     use super::*;
     use crate::op_store::{Payload, UnsignedOp};
@@ -234,6 +235,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { rng_seed: RngSeed::Fixed(14), failure_persistence: None, ..Default::default() })]
+
         #[test]
         fn node_14_any_order_of_arrival_gives_the_same_heads_and_fold(
             (ops, order) in dags().prop_flat_map(|ops| {

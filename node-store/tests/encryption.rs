@@ -1,0 +1,96 @@
+//! Values encrypted at rest over any backend. Rule: NODE-17. Ciphertexts of the reference are in `vectors`, every backend is
+//! also run encrypted by `conformance`.
+
+mod support;
+
+use std::sync::Arc;
+
+use node_store::backend::memory::MemoryBackend;
+use node_store::{Column, Database, Encrypted, KeyRange, MasterKey, ReadView, StoreError, Transaction};
+
+use support::faults::{Faulty, Plan};
+
+#[test]
+fn node_17_a_master_key_of_less_than_32_bytes_is_refused() {
+    for length in [0, 1, 16, 31] {
+        let refused = MasterKey::new(vec![7; length])
+            .err()
+            .expect("too short to stretch");
+        assert!(
+            refused.to_string().contains(&format!("{length} bytes")),
+            "{refused}"
+        );
+    }
+    assert!(MasterKey::new(vec![7; 32]).is_ok());
+}
+
+#[test]
+fn node_17_range_operations_are_the_backend_s_own_one_call_each() {
+    let plan = Plan::new();
+    let inner = MemoryBackend::new();
+    let disk = Arc::new(Faulty {
+        inner,
+        plan: plan.clone(),
+    });
+    let store = Encrypted::new(disk, support::master_key()).unwrap();
+    let mut rows = Transaction::new();
+    for key in 0..100u8 {
+        rows.put(Column::State, [key], vec![key; 10]);
+    }
+    store.apply(&rows).unwrap();
+    let range = KeyRange::new([10], [20]);
+    let calls = |what: &dyn Fn() -> Result<(), StoreError>| {
+        plan.sound();
+        what().unwrap();
+        plan.calls()
+    };
+    assert_eq!(
+        calls(&|| {
+            let last = store.last_in_range(Column::State, &range)?;
+            assert_eq!(last, Some((vec![19], vec![19; 10])));
+            Ok(())
+        }),
+        1
+    );
+    assert_eq!(
+        calls(&|| {
+            // What is stored: ten rows of a key byte, ten value bytes, and 29 of the cipher.
+            assert_eq!(store.approximate_size(Column::State, &range)?, 10 * (1 + 10 + 29));
+            Ok(())
+        }),
+        1
+    );
+    assert_eq!(calls(&|| store.delete_range(Column::State, &range)), 1);
+    assert!(!store.has(Column::State, &[15]).unwrap());
+    assert!(store.has(Column::State, &[20]).unwrap());
+}
+
+#[test]
+fn node_17_over_every_backend_on_disk_the_current_version_is_found_again() {
+    for backend in support::disk::BACKENDS {
+        let directory = tempfile::tempdir().unwrap();
+        let open = || {
+            let disk = support::disk::open(backend, directory.path()).unwrap();
+            Encrypted::new(disk, support::master_key()).unwrap()
+        };
+        let store = open();
+        store.put(Column::State, b"old", b"one").unwrap();
+        store.rotate().unwrap();
+        drop(store);
+        let store = open();
+        assert_eq!(store.key_version(), 2, "{backend}");
+        store.put(Column::State, b"new", b"two").unwrap();
+        assert_eq!(
+            store.get(Column::State, b"old").unwrap().unwrap(),
+            b"one",
+            "{backend}"
+        );
+        drop(store);
+        let disk = support::disk::open(backend, directory.path()).unwrap();
+        assert_eq!(
+            disk.get(Column::State, b"new").unwrap().unwrap()[0],
+            2,
+            "{backend}"
+        );
+    }
+}
