@@ -1,10 +1,12 @@
 //! Properties of scope keys, codec, hash and equality over generated input, among them a second, naive
 //! implementation of the escaping procedure (WIRE-309, WIRE-1003).
 
+mod long;
 mod typed_value;
 
 use std::sync::Arc;
 
+use long::{for_each_seed, same_cases};
 use memory_wire::codec::{PREFIX, decode, encode};
 use memory_wire::equality::value_equal;
 use memory_wire::hash::{hash_preimage, hash_value};
@@ -381,17 +383,45 @@ fn component() -> impl Strategy<Value = String> {
     any.prop_filter("an empty component counts as missing", |text| !text.is_empty())
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
-
-    #[test]
-    fn wire_1003_values_survive_their_text(value in value()) {
+#[test]
+fn wire_1003_values_survive_their_text() {
+    for_each_seed("codec-round-trip", 400, &value(), |value| {
         let text = encode(&value).unwrap();
         let decoded = decode(&text).unwrap();
         prop_assert_eq!(to_typed(&decoded), to_typed(&value), "{}", text);
         prop_assert_eq!(encode(&decoded).unwrap(), text);
         prop_assert!(value_equal(&decoded, &value));
-    }
+        Ok(())
+    });
+}
+
+#[test]
+fn wire_313_equality_is_equal_hash_and_kind() {
+    let input = (value(), value(), any::<usize>());
+    for_each_seed("equality-and-hash", 400, &input, |(a, other, at)| {
+        for b in [
+            a.clone(),
+            nudge(&a, at),
+            decode(&encode(&a).unwrap()).unwrap(),
+            other,
+        ] {
+            let one_kind = to_typed(&a)[0] == to_typed(&b)[0];
+            let equal = value_equal(&a, &b);
+            prop_assert_eq!(equal, value_equal(&b, &a));
+            match (&a, &b) {
+                // The documented exception: strings and symbols at the top compare by code unit.
+                (Value::String(x), Value::String(y)) | (Value::Symbol(x), Value::Symbol(y)) => {
+                    prop_assert_eq!(equal, x == y);
+                }
+                _ => prop_assert_eq!(equal, one_kind && hash_value(&a) == hash_value(&b)),
+            }
+        }
+        Ok(())
+    });
+}
+
+proptest! {
+    #![proptest_config(same_cases(400))]
 
     #[test]
     fn wire_309_the_plan_writes_what_the_procedure_writes(value in value()) {
@@ -448,20 +478,6 @@ proptest! {
     }
 
     #[test]
-    fn wire_313_equality_is_equal_hash_and_kind(a in value(), other in value(), at in any::<usize>()) {
-        for b in [a.clone(), nudge(&a, at), decode(&encode(&a).unwrap()).unwrap(), other] {
-            let one_kind = to_typed(&a)[0] == to_typed(&b)[0];
-            let equal = value_equal(&a, &b);
-            prop_assert_eq!(equal, value_equal(&b, &a));
-            match (&a, &b) {
-                // The documented exception: strings and symbols at the top compare by code unit.
-                (Value::String(x), Value::String(y)) | (Value::Symbol(x), Value::Symbol(y)) => prop_assert_eq!(equal, x == y),
-                _ => prop_assert_eq!(equal, one_kind && hash_value(&a) == hash_value(&b)),
-            }
-        }
-    }
-
-    #[test]
     fn wire_401_the_hash_is_sha_256_of_the_stream(value in value()) {
         let digest: [u8; 32] = Sha256::digest(hash_preimage(&value)).into();
         prop_assert_eq!(hash_value(&value), digest);
@@ -485,7 +501,7 @@ proptest! {
                 && (scope_a == Scope::User || identities[0].session_id == identities[1].session_id);
             prop_assert_eq!(a == b, same_source);
             prop_assert_eq!(a.applicable_to(&identities[0]), true);
-let own = ScopeKey::resolve(scope_b, &identities[0]).unwrap();
+            let own = ScopeKey::resolve(scope_b, &identities[0]).unwrap();
             prop_assert_eq!(b.applicable_to(&identities[0]), own == b);
             prop_assert_eq!(ScopeKey::parse(a.as_str()), Ok(a.clone()));
             prop_assert_eq!(ScopeKey::resolve(scope_a, &a.identity()), Ok(a));

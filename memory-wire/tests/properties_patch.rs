@@ -1,9 +1,11 @@
 //! Patch application against a naive model, and conflict footprints against their brute-force definition
 //! (WIRE-602…608, decisions 27 and 28).
 
+mod long;
 #[path = "patch/model.rs"]
 mod model;
 
+use long::{for_each_seed, same_cases};
 use memory_wire::JsString;
 use memory_wire::codec::{MAX_DOCUMENT_DEPTH, MAX_HOLES, decode, encode};
 use memory_wire::patch::{PatchError, PatchOp, apply_patches, parse_patches, patches_to_value};
@@ -134,14 +136,13 @@ fn check_against_model(document: &Value, operations: &[Value]) -> Result<(), Tes
     Ok(())
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
-
-    #[test]
-    fn wire_604_application_equals_the_naive_model(
-        document in document(),
-        operations in prop::collection::vec((operation(), steps(), steps()), 1..9),
-    ) {
+#[test]
+fn wire_604_application_equals_the_naive_model() {
+    let input = (
+        document(),
+        prop::collection::vec((operation(), steps(), steps()), 1..9),
+    );
+    for_each_seed("patch-model", 600, &input, |(document, operations)| {
         // One at a time, each aimed at what the earlier ones left, so that most of them apply; then all at once.
         let mut current = document.clone();
         let mut applied = Vec::new();
@@ -160,8 +161,16 @@ proptest! {
         }
         check_against_model(&document, &applied)?;
         let patches = parse_patches(&Value::from(applied)).unwrap();
-        prop_assert_eq!(encode(&apply_patches(&document, &patches).unwrap()), encode(&current));
-    }
+        prop_assert_eq!(
+            encode(&apply_patches(&document, &patches).unwrap()),
+            encode(&current)
+        );
+        Ok(())
+    });
+}
+
+proptest! {
+    #![proptest_config(same_cases(600))]
 
     #[test]
     fn wire_604_application_equals_the_naive_model_on_stray_paths(

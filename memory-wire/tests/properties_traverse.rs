@@ -1,11 +1,13 @@
 //! Properties of the query walk on random document graphs: it equals a naive walk that remembers nothing, and
 //! leaving out what was walked before (decision 24) changes nothing, in an evaluation and across refreshes.
 
+mod long;
 #[path = "traversal/naive.rs"]
 mod naive;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use long::{for_each_seed, same_cases};
 use memory_wire::traverse::{
     Ctx, DocKey, DocSource, MAX_OPEN_PLACES, Memo, Mode, Root, Schema, SchemaPool, Seen, Selector,
     SourceError, Tracker, visit,
@@ -13,6 +15,7 @@ use memory_wire::traverse::{
 use memory_wire::value::{Object, Value};
 use memory_wire::{EntityId, Scope, ScopeIdentity, ScopeKey, SpaceId, value};
 use proptest::prelude::*;
+use proptest::test_runner::TestCaseResult;
 
 const SPACE: &str = "did:key:z6MkSpace";
 const DOCUMENTS: usize = 5;
@@ -59,7 +62,16 @@ fn leaf() -> impl Strategy<Value = Value> {
 
 /// Schemas without `allOf`: only there does a result decide what is reached, and a remembered result inside a
 /// cycle may differ from an unremembered one.
-fn schema() -> impl Strategy<Value = Value> {
+fn schema() -> BoxedStrategy<Value> {
+    schema_where(prop::strategy::Just(false).boxed())
+}
+
+/// Schemas with `allOf` as well, for graphs without cycles.
+fn schema_with_all_of() -> BoxedStrategy<Value> {
+    schema_where(prop::bool::weighted(0.3).boxed())
+}
+
+fn schema_where(all_of: BoxedStrategy<bool>) -> BoxedStrategy<Value> {
     let plain = prop_oneof![
         3 => Just(value!(true)),
         1 => Just(value!(false)),
@@ -70,56 +82,61 @@ fn schema() -> impl Strategy<Value = Value> {
         1 => Just(value!({ "type": "unknown" })),
         1 => Just(value!({ "title": "t" })),
     ];
-    plain.prop_recursive(3, 12, 3, |inner| {
-        let properties = prop::collection::vec((member(), inner.clone()), 0..3);
-        prop_oneof![
-            (
-                properties,
-                prop::option::of(inner.clone()),
-                prop::option::of(member()),
-                0..4u8
-            )
-                .prop_map(|(properties, additional, required, extra)| {
-                    let mut object = Object::from_entries(vec![("type".into(), "object".into())]);
-                    object.insert("properties", properties.into_iter().collect::<Object>());
-                    if let Some(additional) = additional {
-                        object.insert("additionalProperties", additional);
-                    }
-                    if let Some(required) = required {
-                        object.insert("required", vec![Value::from(required)]);
-                    }
-                    match extra {
-                        0 => object.insert("asCell", vec![Value::from("cell")]),
-                        1 => object.insert("scope", "space"),
-                        _ => None,
-                    };
-                    object.into()
+    plain
+        .prop_recursive(3, 12, 3, move |inner| {
+            let properties = prop::collection::vec((member(), inner.clone()), 0..3);
+            prop_oneof![
+                (
+                    properties,
+                    prop::option::of(inner.clone()),
+                    prop::option::of(member()),
+                    0..4u8
+                )
+                    .prop_map(|(properties, additional, required, extra)| {
+                        let mut object = Object::from_entries(vec![("type".into(), "object".into())]);
+                        object.insert("properties", properties.into_iter().collect::<Object>());
+                        if let Some(additional) = additional {
+                            object.insert("additionalProperties", additional);
+                        }
+                        if let Some(required) = required {
+                            object.insert("required", vec![Value::from(required)]);
+                        }
+                        match extra {
+                            0 => object.insert("asCell", vec![Value::from("cell")]),
+                            1 => object.insert("scope", "space"),
+                            _ => None,
+                        };
+                        object.into()
+                    }),
+                inner
+                    .clone()
+                    .prop_map(|items| value!({ "type": "array", "items": items })),
+                (prop::collection::vec(inner.clone(), 1..3), all_of.clone()).prop_map(|(options, all)| {
+                    let keyword = if all { "allOf" } else { "anyOf" };
+                    Value::Object([(keyword, options)].into_iter().collect())
                 }),
-            inner
-                .clone()
-                .prop_map(|items| value!({ "type": "array", "items": items })),
-            prop::collection::vec(inner.clone(), 1..3).prop_map(|options| value!({ "anyOf": options })),
-            prop::collection::vec(inner, 1..3).prop_map(|options| value!({ "oneOf": options })),
-        ]
-    })
+                prop::collection::vec(inner, 1..3).prop_map(|options| value!({ "oneOf": options })),
+            ]
+        })
+        .boxed()
 }
 
 /// Schemas of links: few, so that several links carry the same one.
-fn link_schema() -> impl Strategy<Value = Value> {
+fn link_schema(schema: BoxedStrategy<Value>) -> impl Strategy<Value = Value> {
     prop_oneof![
         3 => Just(value!({ "type": "object", "properties": { "a": { "type": "object", "properties": { "a": true } } } })),
-        1 => schema(),
+        1 => schema,
     ]
 }
 
-fn link() -> impl Strategy<Value = Value> {
+fn link(schema: BoxedStrategy<Value>) -> BoxedStrategy<Value> {
     let path = prop_oneof![3 => Just(Vec::new()), 1 => prop::collection::vec(member(), 1..3)];
     let scope = prop_oneof![6 => Just(None), 1 => Just(Some("user")), 1 => Just(Some("space"))];
     let redirect = prop::bool::weighted(0.3);
     (
         prop::option::weighted(0.9, 0..DOCUMENTS + 1),
         path,
-        prop::option::weighted(0.4, link_schema()),
+        prop::option::weighted(0.4, link_schema(schema)),
         redirect,
         scope,
     )
@@ -140,10 +157,11 @@ fn link() -> impl Strategy<Value = Value> {
             }
             value!({ "/": { "link@1": payload } })
         })
+        .boxed()
 }
 
-fn content() -> impl Strategy<Value = Value> {
-    prop_oneof![2 => leaf(), 3 => link()].prop_recursive(3, 8, 3, |inner| {
+fn content(link: BoxedStrategy<Value>) -> impl Strategy<Value = Value> {
+    prop_oneof![2 => leaf(), 3 => link].prop_recursive(3, 8, 3, |inner| {
         prop_oneof![
             3 => prop::collection::vec((member(), inner.clone()), 0..4)
                 .prop_map(|members| Value::Object(members.into_iter().collect())),
@@ -152,8 +170,8 @@ fn content() -> impl Strategy<Value = Value> {
     })
 }
 
-fn document() -> impl Strategy<Value = Value> {
-    (content(), prop::option::weighted(0.2, link())).prop_map(|(content, argument)| {
+fn document(link: BoxedStrategy<Value>) -> impl Strategy<Value = Value> {
+    (content(link.clone()), prop::option::weighted(0.2, link)).prop_map(|(content, argument)| {
         let mut root = Object::from_entries(vec![("value".into(), content)]);
         if let Some(argument) = argument {
             root.insert("argument", argument);
@@ -162,17 +180,17 @@ fn document() -> impl Strategy<Value = Value> {
     })
 }
 
-fn documents() -> impl Strategy<Value = Documents> {
+fn documents(link: BoxedStrategy<Value>) -> impl Strategy<Value = Documents> {
     let scope = prop_oneof![4 => Just(Scope::Space), 1 => Just(Scope::User)];
-    prop::collection::vec(((0..DOCUMENTS, scope), document()), 1..DOCUMENTS + 3).prop_map(|all| {
+    prop::collection::vec(((0..DOCUMENTS, scope), document(link)), 1..DOCUMENTS + 3).prop_map(|all| {
         all.into_iter()
             .map(|((n, scope), document)| (key(n, scope), document))
             .collect()
     })
 }
 
-fn roots() -> impl Strategy<Value = Vec<(usize, Selector)>> {
-    let schema = prop_oneof![1 => Just(value!(true)), 1 => schema()];
+fn roots(schema: BoxedStrategy<Value>) -> impl Strategy<Value = Vec<(usize, Selector)>> {
+    let schema = prop_oneof![1 => Just(value!(true)), 1 => schema];
     let selector = (prop::collection::vec(member(), 0..2), schema).prop_map(|(path, schema)| {
         Selector::from_root(
             &path.into_iter().map(Into::into).collect::<Vec<_>>(),
@@ -192,7 +210,7 @@ enum Change {
 }
 
 fn change() -> impl Strategy<Value = Change> {
-    prop_oneof![4 => Just(Change::Touched), 3 => document().prop_map(Change::Replaced), 1 => Just(Change::Deleted)]
+    prop_oneof![4 => Just(Change::Touched), 3 => document(link(schema())).prop_map(Change::Replaced), 1 => Just(Change::Deleted)]
 }
 
 fn touched(document: Option<&Value>) -> Value {
@@ -302,35 +320,102 @@ fn refreshes_agree(
     Ok(())
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
+#[test]
+fn trv_310_the_walk_equals_a_naive_one() {
+    let input = (documents(link(schema())), roots(schema()));
+    for_each_seed("traversal-naive", 400, &input, |(documents, roots)| {
+        equals_the_naive_walk(&documents, &space_roots(roots))
+    });
+}
 
-    #[test]
-    fn trv_310_the_walk_equals_a_naive_one(documents in documents(), roots in roots()) {
-        let roots = space_roots(roots);
-        let mut tracker = Tracker::new();
-        evaluate(&documents, &mut tracker, &roots, true);
-        let naive = naive::evaluate(&documents, &identity(), &roots);
-        prop_assert_eq!(tracked(&tracker), tracked(&naive));
+/// Every link names a later document, if one that is never there.
+fn without_cycles(documents: Documents) -> Documents {
+    let place = |key: &DocKey| key.instance.id.as_str()["of:".len()..].parse().unwrap();
+    documents
+        .into_iter()
+        .map(|(key, document)| {
+            let at: usize = place(&key);
+            (key, linking_beyond(&document, at))
+        })
+        .collect()
+}
+
+fn linking_beyond(value: &Value, at: usize) -> Value {
+    match value {
+        Value::Object(object) => match object.get("link@1").and_then(Value::as_object) {
+            Some(payload) => {
+                let mut payload = payload.clone();
+                let named = payload
+                    .get("id")
+                    .and_then(Value::as_str)
+                    .map(|id| id["of:".len()..].parse().unwrap());
+                let named: usize = named.unwrap_or(at);
+                payload.insert("id", id(if named > at { named } else { at + 1 }));
+                value!({ "link@1": payload })
+            }
+            None => Value::Object(
+                object
+                    .iter()
+                    .map(|(key, member)| (key.clone(), linking_beyond(member, at)))
+                    .collect(),
+            ),
+        },
+        Value::Array(array) => array
+            .elements()
+            .map(|(_, element)| linking_beyond(element, at))
+            .collect::<Vec<_>>()
+            .into(),
+        leaf => leaf.clone(),
     }
+}
+
+#[test]
+fn trv_504_the_walk_equals_a_naive_one_under_all_of() {
+    let input = (documents(link(schema_with_all_of())), roots(schema_with_all_of()));
+    for_each_seed("traversal-all-of", 400, &input, |(documents, roots)| {
+        equals_the_naive_walk(&without_cycles(documents), &space_roots(roots))
+    });
+}
+
+fn equals_the_naive_walk(documents: &Documents, roots: &[(DocKey, Selector)]) -> TestCaseResult {
+    let mut tracker = Tracker::new();
+    evaluate(documents, &mut tracker, roots, true);
+    let naive = naive::evaluate(documents, &identity(), roots);
+    prop_assert_eq!(tracked(&tracker), tracked(&naive));
+    Ok(())
+}
+
+#[test]
+fn decision_24_skipping_changes_nothing_across_refreshes() {
+    let input = (
+        documents(link(schema())),
+        roots(schema()),
+        prop::collection::vec((0..DOCUMENTS + 1, change()), 1..6),
+    );
+    for_each_seed(
+        "traversal-refreshes",
+        1_000,
+        &input,
+        |(documents, roots, changes)| {
+            let changes = changes
+                .into_iter()
+                .map(|(n, change)| (key(n, Scope::Space), change))
+                .collect();
+            refreshes_agree(documents, &space_roots(roots), changes)
+        },
+    );
+}
+
+proptest! {
+    #![proptest_config(same_cases(400))]
 
     #[test]
-    fn decision_24_skipping_changes_nothing(documents in documents(), roots in roots()) {
+    fn decision_24_skipping_changes_nothing(documents in documents(link(schema())), roots in roots(schema())) {
         let roots = space_roots(roots);
         let (mut skipping, mut plain) = (Tracker::new(), Tracker::new());
         evaluate(&documents, &mut skipping, &roots, true);
         evaluate(&documents, &mut plain, &roots, false);
         prop_assert_eq!(tracked(&skipping), tracked(&plain));
-    }
-
-    #[test]
-    fn decision_24_skipping_changes_nothing_across_refreshes(
-        documents in documents(),
-        roots in roots(),
-        changes in prop::collection::vec((0..DOCUMENTS + 1, change()), 1..6),
-    ) {
-        let changes = changes.into_iter().map(|(n, change)| (key(n, Scope::Space), change)).collect();
-        refreshes_agree(documents, &space_roots(roots), changes)?;
     }
 }
 

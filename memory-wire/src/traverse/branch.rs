@@ -1,14 +1,14 @@
 //! Choosing the handle option of a union for a known value (TRV-1214): here, and only here, `const` and `enum`
 //! count.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use super::combine::combine;
 use super::deep::{self, Deep};
 use super::narrow::narrow_item;
-use super::schema::{Schema, SchemaPool, entries_of_as_cell, without_key};
+use super::schema::{STEP_LIMIT, Schema, SchemaPool, entries_of_as_cell, size, without_key};
 use super::slot;
-use super::type_check::{MAX_NESTED_OPTIONS, branch_may_match};
+use super::type_check::{MAX_NESTED_OPTIONS, MAX_OPTIONS_TRIED, branch_may_match};
 use super::{refs, walk};
 use crate::equality::value_equal;
 use crate::value::Value;
@@ -39,19 +39,31 @@ pub fn handle_branch(pool: &mut SchemaPool, schema: &Schema, value: &Value) -> O
 
 /// The prefilter, `const`, `enum`, then declared properties, slots, items and nested unions.
 pub(super) fn matches_concretely(pool: &mut SchemaPool, schema: &Schema, value: &Value) -> bool {
-    let pool = RefCell::new(pool);
+    // A value brings one step for each of its parts; unions may multiply them.
+    let parts = size(value, STEP_LIMIT) as u64;
+    let left = Cell::new(parts + MAX_OPTIONS_TRIED);
+    let matching = Matching {
+        pool: RefCell::new(pool),
+        left: &left,
+    };
     deep::run(MAX_NESTED_OPTIONS, |deep| {
-        matches(&pool, deep, schema.clone(), value.clone())
+        matches(&matching, deep, schema.clone(), value.clone())
     })
     .unwrap_or(false)
 }
 
-async fn matches<'f>(
-    pool: &'f RefCell<&mut SchemaPool>,
-    deep: Deep<'f>,
-    schema: Schema,
-    value: Value,
-) -> bool {
+struct Matching<'p> {
+    pool: RefCell<&'p mut SchemaPool>,
+    /// Steps before the rest counts as excluded.
+    left: &'p Cell<u64>,
+}
+
+async fn matches<'f>(matching: &'f Matching<'_>, deep: Deep<'f>, schema: Schema, value: Value) -> bool {
+    let pool = &matching.pool;
+    matching.left.set(matching.left.get().saturating_sub(1));
+    if matching.left.get() == 0 {
+        return false;
+    }
     let Some(resolved) = refs::resolve_ref(&mut pool.borrow_mut(), &schema) else {
         return true;
     };
@@ -91,7 +103,7 @@ async fn matches<'f>(
         for option in options.iter().flat_map(|options| options.iter()) {
             any = any
                 || deep
-                    .call(matches(pool, deep.clone(), option.clone(), value.clone()))
+                    .call(matches(matching, deep.clone(), option.clone(), value.clone()))
                     .await;
         }
         return any;
@@ -107,7 +119,7 @@ async fn matches<'f>(
                 };
                 let property = with_definitions(&bare, property);
                 if !deep
-                    .call(matches(pool, deep.clone(), property, member.clone()))
+                    .call(matches(matching, deep.clone(), property, member.clone()))
                     .await
                 {
                     return false;
@@ -119,7 +131,7 @@ async fn matches<'f>(
             for (index, element) in array.elements() {
                 let item = narrow_item(&mut pool.borrow_mut(), &bare, index);
                 if !deep
-                    .call(matches(pool, deep.clone(), item, element.clone()))
+                    .call(matches(matching, deep.clone(), item, element.clone()))
                     .await
                 {
                     return false;

@@ -20,7 +20,7 @@ pub trait Build {
     fn leaf(&mut self, value: &Value) -> Self::Out;
     /// An empty object that stands for `at`.
     fn object(&mut self, at: Addr) -> Self::Out;
-    /// Sets a member of an object.
+    /// Adds a member to an object. The walk adds each name once.
     fn insert(&mut self, object: &Self::Out, key: &JsString, member: Self::Out);
     /// An empty array that stands for `at`.
     fn array(&mut self, at: Addr) -> Self::Out;
@@ -156,10 +156,7 @@ impl Build for Tree {
 
     fn insert(&mut self, object: &NodeIx, key: &JsString, member: NodeIx) {
         if let Node::Object { members, .. } = &mut self.nodes[object.0 as usize] {
-            match members.iter_mut().find(|(name, _)| name == key) {
-                Some((_, known)) => *known = member,
-                None => members.push((key.clone(), member)),
-            }
+            members.push((key.clone(), member));
         }
     }
 

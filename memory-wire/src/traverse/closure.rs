@@ -1,6 +1,8 @@
 //! Admitting the schema documents that a schema refers to (TRV-904, 905): read once per walk from the referrer's
 //! space, verified by hash, recursively. A schema is usable only when everything it refers to is there.
 
+use rustc_hash::FxHashMap;
+
 use super::build::Build;
 use super::place::{DocName, PlaceIx};
 use super::schema::Schema;
@@ -22,31 +24,16 @@ impl<B: Build> Walker<'_, B> {
         }
         let space = self.memo.borrow().places.space(self.doc_of(place)).clone();
         let mut pending: Vec<JsString> = schema.external_references().to_vec();
-        let mut closure: Vec<(JsString, Schema)> = Vec::new();
+        let mut closure: FxHashMap<JsString, Schema> = FxHashMap::default();
         let mut complete = true;
         while let Some(hash) = pending.pop() {
-            if closure.iter().any(|(known, _)| *known == hash) {
+            if closure.contains_key(&hash) {
                 continue;
             }
-            let visited = self
-                .seen
-                .borrow()
-                .schema_documents
-                .get(&(space.clone(), hash.clone()))
-                .copied();
-            if visited == Some(false) {
-                complete = false;
-                continue;
-            }
-            let document = self.schema_document(&space, &hash, place, visited.is_none())?;
-            self.seen
-                .borrow_mut()
-                .schema_documents
-                .insert((space.clone(), hash.clone()), document.is_some());
-            match document {
+            match self.schema_document(&space, &hash, place)? {
                 Some(document) => {
                     pending.extend(document.external_references().iter().cloned());
-                    closure.push((hash, document));
+                    closure.insert(hash, document);
                 }
                 None => complete = false,
             }
@@ -60,14 +47,18 @@ impl<B: Build> Walker<'_, B> {
         Ok(complete)
     }
 
-    /// One schema document: tracked, noted, read and verified.
+    /// One schema document: tracked and noted for each schema that names it, read and verified once per walk.
     fn schema_document(
         &self,
         space: &SpaceId,
         hash: &JsString,
         from: PlaceIx,
-        first: bool,
     ) -> Result<Option<Schema>, TraverseError> {
+        let seen = (space.clone(), hash.clone());
+        let known = self.seen.borrow().schema_documents.get(&seen).cloned();
+        if let Some(None) = known {
+            return Ok(None);
+        }
         let name = DocName {
             space: space.clone(),
             id: EntityId::from(format!("cid:{hash}")),
@@ -80,23 +71,32 @@ impl<B: Build> Walker<'_, B> {
         }
         let root = self.memo.borrow_mut().places.at(doc, &[]);
         self.note(root, Dep::Deep);
-        let Some(document) = self.load(doc)? else {
-            if first {
-                self.report_missing(
-                    doc,
-                    |walker| Link {
-                        at: walker.addr(root),
-                        schema: None,
-                    },
-                    from,
-                )?;
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let found = self.load(doc)?;
+        if found.is_none() {
+            self.report_missing(
+                doc,
+                |walker| Link {
+                    at: walker.addr(root),
+                    schema: None,
+                },
+                from,
+            )?;
+        }
+        let verified = match found.as_ref().and_then(|document| document.member("value")) {
+            Some(content @ (Value::Bool(_) | Value::Object(_)))
+                if hash.as_str() == Some(hash::tagged_hash(content).as_str()) =>
+            {
+                Some(self.pool.borrow_mut().intern(content))
             }
-            return Ok(None);
+            Some(_) | None => None,
         };
-        let Some(content @ (Value::Bool(_) | Value::Object(_))) = document.member("value") else {
-            return Ok(None);
-        };
-        let verified = hash.as_str() == Some(hash::tagged_hash(content).as_str());
-        Ok(verified.then(|| self.pool.borrow_mut().intern(content)))
+        self.seen
+            .borrow_mut()
+            .schema_documents
+            .insert(seen, verified.clone());
+        Ok(verified)
     }
 }

@@ -2,7 +2,10 @@
 //! idempotent, and references are not resolved.
 
 use super::deep::{self, Deep};
-use super::schema::{ByAddress, Schema, SchemaPool, is_false_like, is_true_like, with_key, without_key};
+use super::distinct::Distinct;
+use super::schema::{
+    ByAddress, Schema, SchemaPool, is_false_like, is_true_like, laid_over, with_key, without_key,
+};
 use crate::js_string::JsString;
 use crate::value::{Object, Value};
 
@@ -235,15 +238,6 @@ fn others(p: &Object, l: &Object) -> Object {
     unite_definitions(base, p, l)
 }
 
-/// The keys of `under`, then those of `over` on top.
-fn laid_over(under: &Object, over: &Object) -> Object {
-    let mut laid = under.clone();
-    for (key, value) in over.iter() {
-        laid.insert(key.clone(), value.clone());
-    }
-    laid
-}
-
 /// TRV-803, both unions.
 fn unite_lists(base: Object, p: &Object, l: &Object) -> Object {
     let base = unite_definitions(base, p, l);
@@ -252,19 +246,11 @@ fn unite_lists(base: Object, p: &Object, l: &Object) -> Object {
     if ours.is_none() && theirs.is_none() {
         return base;
     }
-    let mut united: Vec<Value> = Vec::new();
+    let mut united = Distinct::new();
     for list in [ours, theirs].into_iter().flatten() {
-        for (_, name) in list.elements() {
-            let known = |other: &Value| match (other, name) {
-                (Value::String(a), Value::String(b)) => a == b,
-                _ => crate::equality::value_equal(other, name),
-            };
-            if !united.iter().any(known) {
-                united.push(name.clone());
-            }
-        }
+        list.elements().for_each(|(_, name)| united.add(name));
     }
-    with_key(&base, "required", united.into())
+    with_key(&base, "required", united.into_values().into())
 }
 
 /// TRV-803: the parent wins a name. Definitions of the link under the same name are then bound to the parent's:

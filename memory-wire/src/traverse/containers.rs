@@ -16,7 +16,7 @@ use super::type_check::{TypeName, Verdict, type_check};
 use super::walk::scalar_outcome;
 use super::walker::{Mode, Node, Position, Run, Selected, Walker};
 use crate::js_string::JsString;
-use crate::value::{Array, Object, SlotRef, Value};
+use crate::value::{Array, Object, SlotRef, Value, key_order};
 
 impl<'w, 'a, B: Build> Run<'w, 'a, B> {
     /// TRV-509, after the type check.
@@ -247,7 +247,9 @@ impl<B: Build> Walker<'_, B> {
         if !self.building() && required.is_none() {
             return Ok(Ok(()));
         }
-        let present = |name: &JsString| object.get_key(name).is_some() && !absent.contains(name);
+        // `absent` and `defaults` are in the canonical order of keys, as the objects are that they were made from.
+        let is_absent = |name: &JsString| absent.binary_search_by(|known| key_order(known, name)).is_ok();
+        let present = |name: &JsString| object.get_key(name).is_some() && !is_absent(name);
         let defaults = defaults(&mut self.pool.borrow_mut(), schema);
         if self.building() {
             for (name, property) in defaults.iter().filter(|(name, _)| !present(name)) {
@@ -260,9 +262,10 @@ impl<B: Build> Walker<'_, B> {
             }
         }
         let by_default = |name: &JsString| {
-            let named = defaults.iter().find(|(known, _)| known == name);
-            named
-                .is_some_and(|(_, property)| !matches!(property.keyword("default"), None | Some(Value::Null)))
+            let named = defaults
+                .binary_search_by(|(known, _)| key_order(known, name))
+                .ok();
+            named.is_some_and(|at| !matches!(defaults[at].1.keyword("default"), None | Some(Value::Null)))
         };
         let missing = required
             .into_iter()

@@ -1,6 +1,8 @@
 //! Shaping defaults (TRV-1215): a default is a value that its own schema shapes — declared defaults fill in,
 //! required containers appear, handle members become handles. Queries only learn that there is one.
 
+use rustc_hash::FxHashSet;
+
 use super::build::{Build, Handle};
 use super::deep::{self, Deep};
 use super::handles;
@@ -83,14 +85,16 @@ impl<B: Build> Walker<'_, B> {
             .keyword("properties")
             .and_then(Value::as_object)
             .unwrap_or(&empty);
-        let required = schema.keyword("required").and_then(Value::as_array);
-        let is_required = |name: &JsString| {
-            required.is_some_and(|names| {
-                names
-                    .elements()
-                    .any(|(_, n)| matches!(n, Value::String(n) if n == name))
+        let required: FxHashSet<&JsString> = schema
+            .keyword("required")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flat_map(Array::elements)
+            .filter_map(|(_, name)| match name {
+                Value::String(name) => Some(name),
+                _ => None,
             })
-        };
+            .collect();
         for (name, _) in properties.iter() {
             let member =
                 super::narrow::narrow(&mut self.pool.borrow_mut(), schema, std::slice::from_ref(name));
@@ -101,11 +105,13 @@ impl<B: Build> Walker<'_, B> {
                 (Some(value), _) => value.clone(),
                 (None, Some(default)) => default.clone(),
                 (None, None) if entries_of_as_cell(resolved.value()).is_some() => Value::Undefined,
-                (None, None) if is_required(name) => match resolved.keyword("type").and_then(Value::as_str) {
-                    Some("object") => Object::new().into(),
-                    Some("array") => Array::new().into(),
-                    _ => continue,
-                },
+                (None, None) if required.contains(name) => {
+                    match resolved.keyword("type").and_then(Value::as_str) {
+                        Some("object") => Object::new().into(),
+                        Some("array") => Array::new().into(),
+                        _ => continue,
+                    }
+                }
                 (None, None) => continue,
             };
             let place = self.child(place, name);

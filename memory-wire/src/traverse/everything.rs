@@ -34,7 +34,7 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
             return Ok(walker.leaf(default.as_ref().unwrap_or(&Value::Undefined)));
         }
         let named_by = walker.building().then_some((position.place, None));
-        let key = visit_key(node.place, None, named_by);
+        let key = visit_key(node.place, true, None, named_by);
         if let Some(Ok(known)) = walker.memo.borrow().visit(&key) {
             return Ok(known);
         }

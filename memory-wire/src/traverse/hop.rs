@@ -2,6 +2,8 @@
 //! selector is carried as what is left of its path and its schema: descending by path, selector path = place + rest
 //! always holds (TRV-405).
 
+use std::collections::VecDeque;
+
 use super::build::Build;
 use super::combine;
 use super::memo::PlaceUnder;
@@ -163,7 +165,14 @@ impl<B: Build> Walker<'_, B> {
         first_hop: Option<Hop>,
     ) -> Result<Reached, TraverseError> {
         let mut followed = Vec::new();
-        let reached = self.walk_on(node, rest.to_vec(), schema, Some(last), first_hop, &mut followed);
+        let reached = self.walk_on(
+            node,
+            rest.to_vec().into(),
+            schema,
+            Some(last),
+            first_hop,
+            &mut followed,
+        );
         self.end_following(followed);
         reached
     }
@@ -177,9 +186,14 @@ impl<B: Build> Walker<'_, B> {
                 self.enter(&node, &[], schema, hop, &mut followed)
                     .and_then(|entered| match entered {
                         (Entry::DeadEnd(node), schema) => Ok(Reached { node, schema }),
-                        (Entry::At { place, value, unread }, schema) => {
-                            self.walk_on(Node { place, value }, unread, schema, None, None, &mut followed)
-                        }
+                        (Entry::At { place, value, unread }, schema) => self.walk_on(
+                            Node { place, value },
+                            unread.into(),
+                            schema,
+                            None,
+                            None,
+                            &mut followed,
+                        ),
                     })
             }
             None => Ok(Reached {
@@ -204,7 +218,7 @@ impl<B: Build> Walker<'_, B> {
     fn walk_on(
         &self,
         mut node: Node,
-        mut rest: DocPath,
+        mut rest: VecDeque<JsString>,
         mut schema: Option<Schema>,
         last: Option<Last>,
         mut first_hop: Option<Hop>,
@@ -222,7 +236,7 @@ impl<B: Build> Walker<'_, B> {
             if followed_link {
                 let hop = match first_hop.take() {
                     Some(hop) => Some(hop),
-                    None => self.hop(&node, &rest, schema.as_ref())?,
+                    None => self.hop(&node, rest.make_contiguous(), schema.as_ref())?,
                 };
                 let Some(hop) = hop else {
                     self.note(node.place, Dep::Deep);
@@ -234,26 +248,21 @@ impl<B: Build> Walker<'_, B> {
                         schema,
                     });
                 };
-                match self.enter(&node, &rest, schema, hop, followed)? {
+                match self.enter(&node, rest.make_contiguous(), schema, hop, followed)? {
                     (Entry::DeadEnd(node), schema) => return Ok(Reached { node, schema }),
-                    (
-                        Entry::At {
-                            place,
-                            value,
-                            mut unread,
-                        },
-                        re_rooted,
-                    ) => {
-                        unread.append(&mut rest);
-                        (node, rest, schema) = (Node { place, value }, unread, re_rooted);
+                    (Entry::At { place, value, unread }, re_rooted) => {
+                        unread
+                            .into_iter()
+                            .rev()
+                            .for_each(|segment| rest.push_front(segment));
+                        (node, schema) = (Node { place, value }, re_rooted);
                         continue;
                     }
                 }
             }
-            if rest.is_empty() {
+            let Some(segment) = rest.pop_front() else {
                 return Ok(Reached { node, schema });
-            }
-            let segment = rest.remove(0);
+            };
             node = match step(&node.value, &segment) {
                 Some(value) => Node {
                     place: self.child(node.place, &segment),

@@ -2,24 +2,28 @@
 //! touched member is a read of its own under the narrowed schema; a mismatch shows only where a required member is
 //! touched.
 
+use indexmap::IndexMap;
+use rustc_hash::FxHashSet;
 use thiserror::Error;
 
 use super::branch::{self, handle_branch};
 use super::build::Handle;
 use super::combine::{combine, combine_optional};
+use super::distinct::Distinct;
 use super::handles;
 use super::narrow::{Marking, is_marker, narrow_item, narrow_step};
 use super::place::DocName;
 use super::read::{Entered, Entrance, ReadRequest, Reading, default_from, enter};
 use super::refs;
 use super::resolve::note_at;
-use super::schema::{Combinator, Schema, SchemaPool, entries_of_as_cell, with_key, without_key};
+use super::schema::{ByAddress, Combinator, Schema, SchemaPool, entries_of_as_cell, with_key, without_key};
 use super::slot;
 use super::source::{Addr, Dep, DocSource, Link, TraverseError};
 use super::tracker::value_segment;
-use super::type_check::{TypeName, Verdict, branch_may_match, type_check};
+use super::type_check::{MAX_NESTED_OPTIONS, TypeName, Verdict, branch_may_match, type_check};
 use super::walk;
 use crate::codec;
+use crate::hash::{Digest, hash_value};
 use crate::ids::EntityId;
 use crate::js_string::JsString;
 use crate::scope_key::{Scope, ScopeIdentity};
@@ -143,7 +147,11 @@ impl LazyView {
             for (name, _) in properties.iter() {
                 let declared = self.member_schema(schemas, name);
                 let default = declared.and_then(|schema| refs::resolve_ref(schemas, &schema));
-                if !keys.contains(name) && default.is_some_and(|schema| schema.keyword("default").is_some()) {
+                let is_stored = self
+                    .value
+                    .as_object()
+                    .is_some_and(|stored| stored.get_key(name).is_some());
+                if !is_stored && default.is_some_and(|schema| schema.keyword("default").is_some()) {
                     keys.push(name.clone());
                 }
             }
@@ -391,8 +399,29 @@ fn has_required_defaults(schemas: &mut SchemaPool, schema: &Schema, value: &Valu
 /// The schema without unions that holds for a known value: survivors of the prefilter, a handle option before
 /// others, several object options as one.
 fn one_schema(schemas: &mut SchemaPool, schema: &Schema, value: &Value) -> Option<Schema> {
+    let mut opened = FxHashSet::default();
+    let mut schema = schemas.adopt(schema);
+    // A union that leads back to itself selects nothing.
+    while opened.insert(ByAddress(schema.clone())) && opened.len() <= MAX_NESTED_OPTIONS {
+        match narrowed_once(schemas, &schema, value)? {
+            Narrowed::Once(next) => schema = schemas.adopt(&next),
+            Narrowed::Whole(one) => return Some(one),
+        }
+    }
+    None
+}
+
+enum Narrowed {
+    /// One union less.
+    Once(Schema),
+    /// No union is left.
+    Whole(Schema),
+}
+
+/// One step of [`one_schema`]. `None`: no option survives.
+fn narrowed_once(schemas: &mut SchemaPool, schema: &Schema, value: &Value) -> Option<Narrowed> {
     if let Some(branch) = handle_branch(schemas, schema, value) {
-        return Some(branch);
+        return Some(Narrowed::Whole(branch));
     }
     for (keyword, combinator) in [("anyOf", Combinator::Any), ("oneOf", Combinator::One)] {
         if !matches!(schema.keyword(keyword), Some(Value::Array(_))) {
@@ -411,8 +440,7 @@ fn one_schema(schemas: &mut SchemaPool, schema: &Schema, value: &Value) -> Optio
             [first, ..] if value.as_object().is_none() => first.clone(),
             several => united(schemas, several)?,
         };
-        let one = refs::resolve_ref(schemas, &one)?;
-        return one_schema(schemas, &one, value);
+        return Some(Narrowed::Once(refs::resolve_ref(schemas, &one)?));
     }
     if let Some(Value::Array(members)) = schema.keyword("allOf")
         && !members.is_empty()
@@ -422,27 +450,28 @@ fn one_schema(schemas: &mut SchemaPool, schema: &Schema, value: &Value) -> Optio
             let member = branch::with_definitions(schema, member);
             combine(schemas, Some(&all), Some(&member))
         })?;
-        return Some(combined);
+        return Some(Narrowed::Whole(combined));
     }
-    match (schema.keyword("type"), schema.value()) {
+    let whole = match (schema.keyword("type"), schema.value()) {
         (Some(Value::Array(types)), Value::Object(object)) => {
             let ty = TypeName::of(value);
             let matching = types
                 .elements()
                 .find(|(_, name)| name.as_str().is_some_and(|name| ty.matches(name)));
-            Some(match matching {
+            match matching {
                 Some((_, name)) => schemas.intern(&with_key(object, "type", name.clone()).into()),
                 None => schema.clone(),
-            })
+            }
         }
-        _ => Some(schema.clone()),
-    }
+        _ => schema.clone(),
+    };
+    Some(Narrowed::Whole(whole))
 }
 
 /// One object schema for several object options: a property keeps its schema where all agree, else any of them;
 /// required is what all require.
 fn united(schemas: &mut SchemaPool, options: &[Schema]) -> Option<Schema> {
-    let mut properties: Vec<(JsString, Vec<Value>)> = Vec::new();
+    let mut properties: IndexMap<JsString, Distinct> = IndexMap::new();
     let mut required: Option<Vec<Value>> = None;
     let mut open = false;
     for option in options {
@@ -453,17 +482,7 @@ fn united(schemas: &mut SchemaPool, options: &[Schema]) -> Option<Schema> {
         if let Some(Value::Object(declared)) = resolved.keyword("properties") {
             for (name, property) in declared.iter() {
                 let property = branch::with_definitions(&resolved, property).value().clone();
-                match properties.iter_mut().find(|(known, _)| known == name) {
-                    Some((_, all)) => {
-                        if !all
-                            .iter()
-                            .any(|known| crate::equality::value_equal(known, &property))
-                        {
-                            all.push(property);
-                        }
-                    }
-                    None => properties.push((name.clone(), vec![property])),
-                }
+                properties.entry(name.clone()).or_default().add(&property);
             }
         }
         let names: Vec<Value> = match resolved.keyword("required") {
@@ -472,15 +491,17 @@ fn united(schemas: &mut SchemaPool, options: &[Schema]) -> Option<Schema> {
         };
         required = Some(match required {
             None => names,
-            Some(known) => known
-                .into_iter()
-                .filter(|a| names.iter().any(|b| crate::equality::value_equal(a, b)))
-                .collect(),
+            Some(mut known) => {
+                let names: FxHashSet<Digest> = names.iter().map(hash_value).collect();
+                known.retain(|name| names.contains(&hash_value(name)));
+                known
+            }
         });
     }
     let properties: Object = properties
         .into_iter()
-        .map(|(name, mut all)| {
+        .map(|(name, all)| {
+            let mut all = all.into_values();
             let one = if all.len() == 1 {
                 all.remove(0)
             } else {

@@ -57,6 +57,8 @@ pub type Outcome<T> = Result<T, Failure>;
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) struct VisitKey {
     pub(super) place: PlaceIx,
+    /// False for a dead end that stands at the place without being what is stored there.
+    pub(super) found: bool,
     pub(super) schema: Option<ByAddress>,
     pub(super) position: Option<PlaceUnder>,
 }
@@ -133,11 +135,13 @@ impl<T> std::fmt::Debug for Memo<T> {
 
 pub(super) fn visit_key(
     place: PlaceIx,
+    found: bool,
     schema: Option<&Schema>,
     position: Option<(PlaceIx, Option<&Schema>)>,
 ) -> VisitKey {
     VisitKey {
         place,
+        found,
         schema: schema.map(|schema| ByAddress(schema.clone())),
         position: position.map(|(place, schema)| (place, schema.map(|schema| ByAddress(schema.clone())))),
     }

@@ -15,6 +15,7 @@ mod combine;
 mod containers;
 mod deep;
 mod defaults;
+mod distinct;
 mod embedded;
 mod everything;
 mod handles;

@@ -1,13 +1,13 @@
 //! Narrowing: the schema that holds at a path below a schema (TRV §7). Pure. The walk narrows by one segment per
 //! step and remembers the answers in the pool; link hops narrow by what is left of a selector's path.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use super::deep::{self, Deep};
+use super::distinct::Distinct;
 use super::refs;
-use super::schema::{ByAddress, Schema, SchemaPool, is_true_like, with_key};
+use super::schema::{ByAddress, STEP_LIMIT, Schema, SchemaPool, is_true_like, size, with_key};
 use super::type_check::MAX_NESTED_OPTIONS;
-use crate::equality::value_equal;
 use crate::js_string::JsString;
 use crate::value::{Object, Value, index_rank};
 
@@ -117,17 +117,21 @@ fn compute(pool: &mut SchemaPool, schema: &Schema, path: &[JsString], marking: M
         value: schema.value().clone(),
         definitions: None,
     };
-    let narrowed = {
-        let narrowing = Narrowing {
-            pool: RefCell::new(&mut *pool),
-            path,
-            marking,
-        };
-        deep::run(MAX_NESTED_OPTIONS, |deep| narrowing.from(deep, start, 0))
+    let narrowing = Narrowing {
+        pool: RefCell::new(&mut *pool),
+        path,
+        marking,
+        left: Cell::new(STEP_LIMIT),
     };
+    let narrowed = deep::run(MAX_NESTED_OPTIONS, |deep| narrowing.from(deep, start, 0));
+    let left = narrowing.left.get();
+    pool.effort.looked += (STEP_LIMIT - left) as u64;
     match narrowed {
-        Ok(narrowed) => pool.intern(&narrowed.close()),
-        Err(deep::TooDeep) => Schema::nothing(),
+        Ok(narrowed) if left > 0 => {
+            let closed = narrowed.close(pool);
+            pool.intern(&closed)
+        }
+        Ok(_) | Err(deep::TooDeep) => Schema::nothing(),
     }
 }
 
@@ -139,9 +143,11 @@ struct Narrowed {
 
 impl Narrowed {
     /// With the definitions that its local references reach (TRV-706).
-    fn close(self) -> Value {
+    fn close(self, pool: &mut SchemaPool) -> Value {
         match self.value {
-            Value::Object(object) => refs::with_used_definitions(&object, self.definitions.as_ref()).into(),
+            Value::Object(object) => {
+                refs::with_used_definitions(&object, self.definitions.as_ref(), &mut pool.effort).into()
+            }
             value => value,
         }
     }
@@ -151,6 +157,9 @@ struct Narrowing<'p> {
     pool: RefCell<&'p mut SchemaPool>,
     path: &'p [JsString],
     marking: Marking,
+    /// Steps and parts of answers before the rest counts as excluded: two definitions that offer each other at a name
+    /// have 2^n ways down a path of n.
+    left: Cell<usize>,
 }
 
 /// What one segment leads to.
@@ -164,14 +173,26 @@ enum Next {
 }
 
 impl<'p> Narrowing<'p> {
+    /// False when nothing is left to spend.
+    fn spend(&self, parts: usize) -> bool {
+        self.left.set(self.left.get().saturating_sub(parts));
+        self.left.get() > 0
+    }
+
     async fn from<'f>(&'f self, deep: Deep<'f>, start: Narrowed, at: usize) -> Narrowed
     where
         'p: 'f,
     {
-        let mut atoms: Vec<Value> = Vec::new();
+        let mut atoms = Distinct::new();
         let mut cursor = start;
         let mut at = at;
         loop {
+            if !self.spend(1) {
+                return Narrowed {
+                    value: Value::Bool(false),
+                    definitions: None,
+                };
+            }
             if let Value::Object(object) = &cursor.value
                 && let Some(own) = object.get("$defs").and_then(Value::as_object)
             {
@@ -240,7 +261,7 @@ impl<'p> Narrowing<'p> {
     where
         'p: 'f,
     {
-        let mut answers: Vec<Value> = Vec::new();
+        let mut answers = Distinct::new();
         for option in options {
             let start = Narrowed {
                 value: option,
@@ -258,18 +279,20 @@ impl<'p> Narrowing<'p> {
                     value,
                     definitions: narrowed.definitions,
                 }
-                .close(),
+                .close(&mut self.pool.borrow_mut()),
             };
+            if !self.spend(size(&answer, self.left.get())) {
+                return Value::Bool(false);
+            }
             if matches!(answer, Value::Bool(false)) {
                 continue;
             }
             if is_true_like(&answer) {
                 return Value::Bool(true);
             }
-            if !answers.iter().any(|known| value_equal(known, &answer)) {
-                answers.push(answer);
-            }
+            answers.add(&answer);
         }
+        let mut answers = answers.into_values();
         match answers.len() {
             0 => Value::Bool(false),
             1 => answers.remove(0),
@@ -288,7 +311,13 @@ fn step(cursor: &Value, segment: &JsString, marking: Marking) -> Next {
     let keyword = |name: &str| object.get(name).filter(|v| !v.is_undefined());
     if let Some(Value::Array(types)) = keyword("type") {
         let single = |ty: &Value| Value::Object(with_key(object, "type", ty.clone()));
-        return Next::Options(types.elements().map(|(_, ty)| single(ty)).collect());
+        let mut distinct = Distinct::new();
+        types.elements().for_each(|(_, ty)| distinct.add(ty));
+        let types = distinct.into_values();
+        if types.len().saturating_mul(object.len()) > STEP_LIMIT {
+            return Next::Answer(Value::Bool(false));
+        }
+        return Next::Options(types.iter().map(single).collect());
     }
     if keyword("anyOf").is_some() || keyword("oneOf").is_some() {
         let unions = ["anyOf", "oneOf"]
@@ -357,20 +386,18 @@ fn marker(text: &str) -> Value {
 }
 
 /// Adds the schema's confidentiality atoms that are not there yet.
-fn collect_atoms(schema: &Value, atoms: &mut Vec<Value>) {
+fn collect_atoms(schema: &Value, atoms: &mut Distinct) {
     let own = schema
         .member("ifc")
         .and_then(|ifc| ifc.member("confidentiality"))
         .and_then(Value::as_array);
-    for (_, atom) in own.into_iter().flat_map(|own| own.elements()) {
-        if !atoms.iter().any(|known| value_equal(known, atom)) {
-            atoms.push(atom.clone());
-        }
-    }
+    own.into_iter()
+        .flat_map(|own| own.elements())
+        .for_each(|(_, atom)| atoms.add(atom));
 }
 
 /// TRV-704: the result with the accumulated atoms before its own.
-fn with_atoms(result: Value, mut atoms: Vec<Value>) -> Value {
+fn with_atoms(result: Value, mut atoms: Distinct) -> Value {
     if atoms.is_empty() || matches!(result, Value::Bool(false)) {
         return result;
     }
@@ -387,7 +414,7 @@ fn with_atoms(result: Value, mut atoms: Vec<Value>) -> Value {
     with_key(
         &object,
         "ifc",
-        with_key(&ifc, "confidentiality", atoms.into()).into(),
+        with_key(&ifc, "confidentiality", atoms.into_values().into()).into(),
     )
     .into()
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use rustc_hash::FxHashSet;
 
 use super::deep::{self, Deep};
-use super::schema::{ByAddress, Schema, SchemaPool, with_key, without_key};
+use super::schema::{ByAddress, Effort, Schema, SchemaPool, laid_over, with_key, without_key};
 use crate::js_string::JsString;
 use crate::value::{Array, Object, Slot, SlotRef, Value};
 
@@ -173,22 +173,19 @@ fn lay_over(target: Target, site: Site) -> Target {
         (Some(ours), Some(theirs)) if ours.ptr_eq(&theirs) => (site.keys, Some(ours)),
         (Some(ours), Some(theirs)) => {
             let renames = rename_apart(&ours, &theirs);
-            let mut united = theirs;
-            for (name, definition) in ours.iter() {
-                united.insert(renames.new_name(name), renames.apply(definition));
-            }
+            let renamed = ours
+                .iter()
+                .map(|(name, definition)| (renames.new_name(name), renames.apply(definition)))
+                .collect();
+            let united = laid_over(&theirs, &renamed);
             let Value::Object(keys) = renames.apply(&Value::Object(site.keys)) else {
                 unreachable!("renaming references keeps an object an object")
             };
             (keys, Some(united))
         }
     };
-    let mut laid = base;
-    for (key, value) in keys.iter() {
-        laid.insert(key.clone(), value.clone());
-    }
     Target {
-        value: laid.into(),
+        value: laid_over(&base, &keys).into(),
         definitions,
     }
 }
@@ -332,10 +329,13 @@ const SUBSCHEMA_KEYWORDS: [(&str, Shape); 23] = [
     ("extends", Shape::OneOrList),
 ];
 
-/// Calls `visit` for the schema and all its subschemas; a `false` answer keeps away from those below.
-fn scan<'v>(schema: &'v Value, mut visit: impl FnMut(&'v Object, usize) -> bool) {
+/// Calls `visit` for the schema and all its subschemas; a `false` answer keeps away from those below. Returns how many
+/// values it looked at.
+fn scan<'v>(schema: &'v Value, mut visit: impl FnMut(&'v Object, usize) -> bool) -> u64 {
     let mut pending = vec![(schema, 0usize)];
+    let mut looked = 0;
     while let Some((schema, depth)) = pending.pop() {
+        looked += 1;
         let Value::Object(object) = schema else { continue };
         if !visit(object, depth) {
             continue;
@@ -355,6 +355,7 @@ fn scan<'v>(schema: &'v Value, mut visit: impl FnMut(&'v Object, usize) -> bool)
             }
         }
     }
+    looked
 }
 
 /// The hashes of all schema documents named anywhere in a schema, each once, in order.
@@ -372,7 +373,7 @@ pub(super) fn external_references(schema: &Value) -> Vec<JsString> {
 }
 
 /// The names of the definitions that a subtree uses from the scope around it.
-fn local_references(schema: &Value, own_scope_at_top: bool, found: &mut Vec<JsString>) {
+fn local_references(schema: &Value, own_scope_at_top: bool, found: &mut Vec<JsString>) -> u64 {
     scan(schema, |object, depth| {
         if object.contains_key("$defs") && (depth > 0 || own_scope_at_top) {
             return false;
@@ -383,22 +384,26 @@ fn local_references(schema: &Value, own_scope_at_top: bool, found: &mut Vec<JsSt
             found.push(name);
         }
         true
-    });
+    })
 }
 
 /// TRV-706: `schema` (without `$defs`) together with those of the definitions in force that its local references
 /// reach.
-pub(super) fn with_used_definitions(schema: &Object, in_force: Option<&Object>) -> Object {
+pub(super) fn with_used_definitions(
+    schema: &Object,
+    in_force: Option<&Object>,
+    effort: &mut Effort,
+) -> Object {
     let bare = without_key(schema, "$defs");
     let Some(in_force) = in_force else { return bare };
     let mut pending = Vec::new();
-    local_references(&Value::Object(bare.clone()), false, &mut pending);
+    effort.looked += local_references(&Value::Object(bare.clone()), false, &mut pending);
     let mut used: BTreeSet<JsString> = BTreeSet::new();
     while let Some(name) = pending.pop() {
         if let Some(definition) = in_force.get_key(&name)
             && used.insert(name)
         {
-            local_references(definition, true, &mut pending);
+            effort.looked += local_references(definition, true, &mut pending);
         }
     }
     if used.is_empty() {

@@ -2,6 +2,7 @@
 //! content one handle and remembers the results of the pure functions of this module. Everything in `traverse`
 //! works on these; callers outside make a [`Schema`] from a value and keep it.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
@@ -220,6 +221,22 @@ pub(super) enum Combinator {
 /// Entries a cache of pure results may hold before it is dropped whole (TRV-1503).
 const CACHE_LIMIT: usize = 10_000;
 
+/// Parts of schemas that one pure step may look at or write anew before the rest counts as excluded (TRV-1503): options
+/// merged over what stands beside them, ways to narrow through nested unions. Only a hostile schema gets here.
+pub(super) const STEP_LIMIT: usize = 1 << 20;
+
+/// Parts of a schema that its fingerprint looks at.
+const FINGERPRINT_PARTS: usize = 256;
+
+/// What the pure functions have done so far, in parts of schemas. It only grows; a walk compares two of them.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Effort {
+    /// Parts written into new schemas: what they cost in memory.
+    pub(super) made: u64,
+    /// Parts looked at: what they cost in time.
+    pub(super) looked: u64,
+}
+
 /// Interned schemas, remembered results and the verified external schema documents (TRV-313, 904). A pool may be
 /// kept as long as its owner likes: results that met a missing external document are not remembered, and external
 /// documents are known by their content's hash.
@@ -228,6 +245,7 @@ pub struct SchemaPool {
     by_address: FxHashMap<usize, Schema>,
     by_content: FxHashMap<u64, Vec<Schema>>,
     interned: usize,
+    pub(super) effort: Effort,
     pub(super) narrowed: FxHashMap<(ByAddress, Marking, JsString), Schema>,
     pub(super) items: FxHashMap<(ByAddress, u32), Schema>,
     pub(super) combined: FxHashMap<(ByAddress, ByAddress, Form), Schema>,
@@ -270,11 +288,13 @@ impl SchemaPool {
         if self.interned >= CACHE_LIMIT {
             self.forget_results();
         }
-        let fingerprint = fingerprint(value);
-        let bucket = self.by_content.entry(fingerprint).or_default();
-        if let Some(known) = bucket.iter().find(|s| same_content(s.value(), value)) {
+        self.effort.looked += FINGERPRINT_PARTS.min(size(value, FINGERPRINT_PARTS)) as u64;
+        let bucket = self.by_content.entry(fingerprint(value)).or_default();
+        let mut known = bucket.iter();
+        if let Some(known) = known.find(|known| same_content(known.value(), value, &mut self.effort)) {
             return known.clone();
         }
+        self.effort.made += own_parts(object);
         let schema = make();
         bucket.push(schema.clone());
         self.interned += 1;
@@ -287,6 +307,7 @@ impl SchemaPool {
         *self = SchemaPool {
             external: std::mem::take(&mut self.external),
             misses: self.misses,
+            effort: self.effort,
             ..SchemaPool::default()
         };
     }
@@ -339,11 +360,45 @@ impl fmt::Debug for SchemaPool {
     }
 }
 
-/// A fast, order-independent-of-nothing digest of a value's structure, for interning only.
+/// Parts that a new schema holds itself or in the lists and maps right below its keywords; what lies deeper is shared
+/// with the schemas it was made from.
+fn own_parts(object: &Object) -> u64 {
+    let held = |value: &Value| match value {
+        Value::Object(object) => object.len(),
+        Value::Array(array) => array.slots().count(),
+        _ => 0,
+    };
+    object.len() as u64 + object.iter().map(|(_, value)| held(value) as u64).sum::<u64>()
+}
+
+/// Number of parts of a value, counted up to `limit`.
+pub(super) fn size(value: &Value, limit: usize) -> usize {
+    let mut pending = vec![value];
+    let mut counted = 0usize;
+    while let Some(value) = pending.pop() {
+        counted += 1;
+        if counted >= limit {
+            break;
+        }
+        match value {
+            Value::Object(object) => pending.extend(object.iter().map(|(_, member)| member).take(limit)),
+            Value::Array(array) => pending.extend(array.elements().map(|(_, element)| element).take(limit)),
+            _ => {}
+        }
+    }
+    counted
+}
+
+/// A fast digest of the structure of a value's upper parts, for interning only.
 fn fingerprint(value: &Value) -> u64 {
     let mut hasher = FxHasher::default();
-    let mut pending = vec![value];
-    while let Some(value) = pending.pop() {
+    let mut pending = VecDeque::from([value]);
+    let mut parts = 0usize;
+    while let Some(value) = pending.pop_front() {
+        parts += 1;
+        if parts > FINGERPRINT_PARTS {
+            break;
+        }
         std::mem::discriminant(value).hash(&mut hasher);
         match value {
             Value::Undefined | Value::Null => {}
@@ -356,16 +411,17 @@ fn fingerprint(value: &Value) -> u64 {
                 array.len().hash(&mut hasher);
                 for slot in array.slots() {
                     match slot {
-                        SlotRef::Value(v) => pending.push(v),
+                        SlotRef::Value(v) if pending.len() < FINGERPRINT_PARTS => pending.push_back(v),
+                        SlotRef::Value(_) => break,
                         SlotRef::Holes(n) => n.hash(&mut hasher),
                     }
                 }
             }
             Value::Object(object) => {
                 object.len().hash(&mut hasher);
-                for (key, member) in object.iter() {
+                for (key, member) in object.iter().take(FINGERPRINT_PARTS) {
                     key.hash(&mut hasher);
-                    pending.push(member);
+                    pending.push_back(member);
                 }
             }
             Value::Special(_) => hash::hash_value(value).hash(&mut hasher),
@@ -375,9 +431,10 @@ fn fingerprint(value: &Value) -> u64 {
 }
 
 /// Equality of structure, bit for bit.
-fn same_content(a: &Value, b: &Value) -> bool {
+fn same_content(a: &Value, b: &Value, effort: &mut Effort) -> bool {
     let mut pending = vec![(a, b)];
     while let Some((a, b)) = pending.pop() {
+        effort.looked += 1;
         let same = match (a, b) {
             (Value::Undefined, Value::Undefined) | (Value::Null, Value::Null) => true,
             (Value::Bool(a), Value::Bool(b)) => a == b,
@@ -418,6 +475,15 @@ fn same_content(a: &Value, b: &Value) -> bool {
         }
     }
     true
+}
+
+/// The keys of `under`, then those of `over` on top.
+pub(super) fn laid_over(under: &Object, over: &Object) -> Object {
+    if over.is_empty() {
+        return under.clone();
+    }
+    let both = under.iter().chain(over.iter());
+    Object::from_entries(both.map(|(key, value)| (key.clone(), value.clone())).collect())
 }
 
 /// `object` with `key` set.

@@ -133,6 +133,9 @@ pub enum TraverseError {
         /// The limit.
         limit: usize,
     },
+    /// Schemas or selectors multiplied on the way, as only hostile ones do (TRV-1502, 1503).
+    #[error("traversal is too costly: schemas or selectors on the way multiply")]
+    TooCostly,
     /// An address that is read resolves to itself (TRV-1201).
     #[error("{0}")]
     LinkCycle(String),

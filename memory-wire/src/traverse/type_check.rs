@@ -1,13 +1,15 @@
 //! Which values a schema's `type` admits (TRV-105, 106) and which union options are worth walking for a known
 //! value (TRV-502). Used by the walk and, through `traverse`, by whoever validates a value against a schema.
 
-use rustc_hash::FxHashSet;
+use std::cell::RefCell;
+
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::deep::{self, Deep};
 use super::refs;
-use super::schema::{ByAddress, Schema, SchemaPool, with_key};
+use super::schema::{ByAddress, Schema, SchemaPool, laid_over, with_key};
 use super::slot;
-use crate::value::{Array, Special, Value};
+use crate::value::{Array, Object, Special, Value};
 
 /// The type of a value in the schema language (TRV-105).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -138,50 +140,99 @@ pub fn type_check(pool: &mut SchemaPool, schema: &Schema, ty: TypeName) -> Verdi
         return *known;
     }
     let misses = pool.misses;
-    #[expect(
-        clippy::mutable_key_type,
-        reason = "schemas are keyed by their address, and hash a lazily filled cell never"
-    )]
-    let mut open = FxHashSet::default();
-    let checked = {
-        let checker = std::cell::RefCell::new((&mut *pool, &mut open));
-        deep::run(MAX_NESTED_OPTIONS, |deep| check(&checker, deep, schema, ty))
+    let checking = Checking {
+        ty,
+        state: RefCell::new(State {
+            pool,
+            open: FxHashSet::default(),
+            known: FxHashMap::default(),
+            cycles: 0,
+            tried: 0,
+        }),
     };
+    let checked = deep::run(MAX_NESTED_OPTIONS, |deep| checking.check(deep, schema));
+    let State { pool, tried, .. } = checking.state.into_inner();
+    pool.effort.looked += tried;
     let verdict = checked.unwrap_or(Verdict::No);
     pool.remember(misses, |pool| &mut pool.checked, key, &verdict);
     verdict
 }
 
-/// The pool, and the schemas under check above the current one: meeting one of them again excludes it.
-type Checker<'p> = std::cell::RefCell<(&'p mut SchemaPool, &'p mut FxHashSet<ByAddress>)>;
+/// Members of unions looked at in one check, or against one value, before the rest counts as excluded. Only a hostile
+/// schema gets here: definitions that offer one another twice have 2^n ways down.
+pub(super) const MAX_OPTIONS_TRIED: u64 = 1 << 16;
 
-async fn check<'f>(checker: &'f Checker<'_>, deep: Deep<'f>, schema: Schema, ty: TypeName) -> Verdict {
-    let Some(schema) = refs::resolve_ref(checker.borrow_mut().0, &schema) else {
-        return Verdict::No;
-    };
-    if schema.is_true_like() {
-        return Verdict::Yes;
+/// One check of a schema with unions in it.
+struct Checking<'p> {
+    ty: TypeName,
+    state: RefCell<State<'p>>,
+}
+
+struct State<'p> {
+    pool: &'p mut SchemaPool,
+    /// The schemas under check above the current one: meeting one of them again excludes it.
+    open: FxHashSet<ByAddress>,
+    /// Verdicts that hold whatever is open.
+    known: FxHashMap<ByAddress, Verdict>,
+    /// How often an open schema was met again; a verdict found across such a meeting is not kept.
+    cycles: u64,
+    tried: u64,
+}
+
+impl Checking<'_> {
+    async fn check<'f>(&'f self, deep: Deep<'f>, schema: Schema) -> Verdict {
+        let resolved = refs::resolve_ref(self.state.borrow_mut().pool, &schema);
+        let Some(schema) = resolved else {
+            return Verdict::No;
+        };
+        if schema.is_true_like() {
+            return Verdict::Yes;
+        }
+        if schema.is_false_like() {
+            return Verdict::No;
+        }
+        let Value::Object(object) = schema.value().clone() else {
+            return Verdict::Yes;
+        };
+        let by_type = by_type(object.get("type"), self.ty);
+        if by_type == Some(Verdict::No) {
+            return Verdict::No;
+        }
+        let before = {
+            let mut state = self.state.borrow_mut();
+            let schema = ByAddress(state.pool.adopt(&schema));
+            if let Some(known) = state.known.get(&schema) {
+                return *known;
+            }
+            state.tried += 1;
+            if state.tried > MAX_OPTIONS_TRIED {
+                return Verdict::No;
+            }
+            if !state.open.insert(schema) {
+                state.cycles += 1;
+                return Verdict::No;
+            }
+            state.cycles
+        };
+        let verdict = self.unions(&deep, &object, by_type).await;
+        let mut state = self.state.borrow_mut();
+        let schema = ByAddress(state.pool.adopt(&schema));
+        state.open.remove(&schema);
+        if state.cycles == before && state.tried <= MAX_OPTIONS_TRIED {
+            state.known.insert(schema, verdict);
+        }
+        verdict
     }
-    if schema.is_false_like() {
-        return Verdict::No;
-    }
-    let Value::Object(object) = schema.value().clone() else {
-        return Verdict::Yes;
-    };
-    let mut verdicts: Vec<Verdict> = Vec::with_capacity(4);
-    match by_type(object.get("type"), ty) {
-        Some(Verdict::No) => return Verdict::No,
-        Some(Verdict::Unknown) => verdicts.push(Verdict::Unknown),
-        Some(Verdict::Yes) | None => {}
-    }
-    if !checker.borrow_mut().1.insert(ByAddress(schema.clone())) {
-        return Verdict::No;
-    }
-    let combined = async {
+
+    async fn unions<'f>(&'f self, deep: &Deep<'f>, object: &Object, by_type: Option<Verdict>) -> Verdict {
+        let mut verdicts: Vec<Verdict> = Vec::with_capacity(4);
+        if by_type == Some(Verdict::Unknown) {
+            verdicts.push(Verdict::Unknown);
+        }
         if let Some(members) = object.get("allOf").and_then(Value::as_array) {
             let mut any_yes = members.is_empty();
-            for member in members_of(&object, members) {
-                match deep.call(check(checker, deep.clone(), member, ty)).await {
+            for member in members_of(object, members) {
+                match deep.call(self.check(deep.clone(), member)).await {
                     Verdict::No => return Verdict::No,
                     Verdict::Yes => any_yes = true,
                     Verdict::Unknown => {}
@@ -194,12 +245,12 @@ async fn check<'f>(checker: &'f Checker<'_>, deep: Deep<'f>, schema: Schema, ty:
                 continue;
             };
             let mut running = None;
-            for member in members_of(&object, members) {
+            for member in members_of(object, members) {
                 if member.is_true_like() {
                     running = Some(Verdict::Yes);
                     break;
                 }
-                match deep.call(check(checker, deep.clone(), member, ty)).await {
+                match deep.call(self.check(deep.clone(), member)).await {
                     Verdict::No => {}
                     verdict if running != Some(Verdict::Unknown) => running = Some(verdict),
                     Verdict::Yes | Verdict::Unknown => {}
@@ -216,26 +267,19 @@ async fn check<'f>(checker: &'f Checker<'_>, deep: Deep<'f>, schema: Schema, ty:
             Verdict::Unknown
         }
     }
-    .await;
-    checker.borrow_mut().1.remove(&ByAddress(schema));
-    combined
 }
 
 /// The options with the parent's definitions laid over theirs.
-fn members_of(parent: &crate::value::Object, members: &Array) -> Vec<Schema> {
+fn members_of(parent: &Object, members: &Array) -> Vec<Schema> {
     let definitions = parent.get("$defs").and_then(Value::as_object);
     members
         .elements()
         .map(|(_, member)| match (definitions, member) {
             (Some(definitions), Value::Object(object)) => {
-                let mut merged = object
-                    .get("$defs")
-                    .and_then(Value::as_object)
-                    .cloned()
-                    .unwrap_or_default();
-                for (name, definition) in definitions.iter() {
-                    merged.insert(name.clone(), definition.clone());
-                }
+                let merged = match object.get("$defs").and_then(Value::as_object) {
+                    Some(own) => laid_over(own, definitions),
+                    None => definitions.clone(),
+                };
                 Schema::of(&Value::Object(with_key(object, "$defs", merged.into())))
             }
             _ => Schema::of(member),

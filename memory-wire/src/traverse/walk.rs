@@ -9,14 +9,17 @@ use super::handles;
 use super::hop::Last;
 use super::memo::{Failure, Outcome, visit_key};
 use super::refs;
-use super::schema::{ByAddress, Combinator, Schema, SchemaPool, entries_of_as_cell, first_kind, without_key};
+use super::schema::{
+    ByAddress, Combinator, STEP_LIMIT, Schema, SchemaPool, entries_of_as_cell, first_kind, laid_over,
+    without_key,
+};
 use super::scope_cap;
 use super::slot;
 use super::source::{DeadEnd, Dep, Link};
 use super::tracker::Walked;
 use super::type_check::{TypeName, Verdict, branch_may_match, is_accessor, type_check};
 use super::walker::{Mode, Node, Position, Run, Selected, Still, Walker};
-use crate::value::{Object, Value};
+use crate::value::Value;
 
 impl<'w, 'a, B: Build> Run<'w, 'a, B> {
     /// Visits `node` under `schema`. Results are named by `position`; `still` lists the unions that were opened at
@@ -33,16 +36,16 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
         let named_by = walker
             .building()
             .then_some((position.place, position.schema.as_ref()));
-        // A dead end stands at a real place without being what is stored there, so nothing undefined is remembered.
-        let key = (!node.value.is_undefined()).then(|| visit_key(node.place, Some(&schema), named_by));
-        if let Some(known) = key.as_ref().and_then(|key| walker.memo.borrow().visit(key)) {
+        // A dead end stands at a real place without being what is stored there, so the two are told apart.
+        let found = !node.value.is_undefined();
+        let key = visit_key(node.place, found, Some(&schema), named_by);
+        if let Some(known) = walker.memo.borrow().visit(&key) {
             return Ok(known);
         }
+        walker.afford()?;
         walker.note(node.place, Dep::Shallow);
         let outcome = self.select(&node, schema, &position, still).await?;
-        if let Some(key) = key {
-            walker.memo.borrow_mut().remember(key, &outcome);
-        }
+        walker.memo.borrow_mut().remember(key, &outcome);
         Ok(outcome)
     }
 
@@ -366,6 +369,9 @@ fn merge_options(pool: &mut SchemaPool, schema: &Schema, combinator: Combinator)
     };
     let members = schema.keyword(keyword)?.as_array()?;
     let rest = without_key(schema.value().as_object()?, keyword);
+    if members.len().saturating_mul(rest.len() + 1) > STEP_LIMIT {
+        return None;
+    }
     let mut merged: Vec<Schema> = Vec::with_capacity(members.len().min(1024));
     for (_, member) in members.elements() {
         match member {
@@ -379,14 +385,6 @@ fn merge_options(pool: &mut SchemaPool, schema: &Schema, combinator: Combinator)
         merged.sort_by_key(Schema::is_handle);
     }
     Some(merged.into())
-}
-
-fn laid_over(rest: &Object, option: &Object) -> Object {
-    let mut merged = rest.clone();
-    for (key, value) in option.iter() {
-        merged.insert(key.clone(), value.clone());
-    }
-    merged
 }
 
 /// TRV-510.

@@ -10,7 +10,7 @@ use super::build::{Build, Handle};
 use super::deep::{self, Deep};
 use super::memo::{Memo, Outcome, PlaceUnder};
 use super::place::{DocIx, PlaceIx};
-use super::schema::{Schema, SchemaPool};
+use super::schema::{Effort, Schema, SchemaPool};
 use super::source::{Addr, DeadEnd, Dep, DocKey, DocSource, Link, TraverseError};
 use super::tracker::{Selector, Tracker};
 use crate::ids::SpaceId;
@@ -34,7 +34,8 @@ pub enum Mode {
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     pub(super) metadata: FxHashSet<DocKey>,
-    pub(super) schema_documents: FxHashMap<(SpaceId, JsString), bool>,
+    /// The schema documents of each space; `None` for those that are absent or do not hold what their id says.
+    pub(super) schema_documents: FxHashMap<(SpaceId, JsString), Option<Schema>>,
     absent: FxHashSet<DocKey>,
     narrowest: Scope,
 }
@@ -60,6 +61,16 @@ impl Seen {
 
 /// Places that one walk may have open at once before it fails (TRV-1501).
 pub const MAX_OPEN_PLACES: usize = 100_000;
+
+/// Segments from which on a tracked selector's path counts among what a walk leaves behind.
+const LONG_PATH: usize = 32;
+
+/// Parts of new schemas, and segments of long selectors, that one walk may leave behind before it fails: its memory beside
+/// the documents (TRV-1503).
+const MAX_MADE: u64 = 2_000_000;
+
+/// Parts of schemas that one walk may look at before it fails: its time beside the documents (TRV-1502).
+const MAX_LOOKED: u64 = 400_000_000;
 
 /// What a walk works on. Everything here belongs to the caller and outlives the walk.
 pub struct Ctx<'a, T> {
@@ -121,6 +132,10 @@ pub(super) struct Walker<'a, B: Build> {
     pub(super) open: RefCell<FxHashMap<PlaceUnder, B::Out>>,
     /// How many handle properties the walk is inside of (TRV-1221).
     pub(super) inside_handles: Cell<u32>,
+    /// What the pool's functions had done before the walk.
+    before: Effort,
+    /// Segments of the selectors that the walk tracked.
+    segments: Cell<u64>,
 }
 
 /// A running walk: the walker and the way to open frames.
@@ -145,6 +160,7 @@ impl<'a, B: Build> Walker<'a, B> {
         ctx: &'a mut Ctx<'_, B::Out>,
     ) -> Result<Walker<'a, B>, TraverseError> {
         ctx.memo.bind(ctx.identity)?;
+        let before = ctx.schemas.effort;
         Ok(Walker {
             mode: ctx.mode,
             identity: ctx.identity,
@@ -158,7 +174,19 @@ impl<'a, B: Build> Walker<'a, B> {
             following: RefCell::default(),
             open: RefCell::default(),
             inside_handles: Cell::new(0),
+            before,
+            segments: Cell::new(0),
         })
+    }
+
+    /// Fails when schemas or selectors multiply beyond all use.
+    pub(super) fn afford(&self) -> Result<(), TraverseError> {
+        let now = self.pool.borrow().effort;
+        let made = now.made - self.before.made + self.segments.get();
+        if made > MAX_MADE || now.looked - self.before.looked > MAX_LOOKED {
+            return Err(TraverseError::TooCostly);
+        }
+        Ok(())
     }
 
     /// Runs one frame and all it opens.
@@ -215,6 +243,18 @@ impl<'a, B: Build> Walker<'a, B> {
         target: &DocKey,
         selector: &Selector,
     ) -> Result<(), TraverseError> {
+        if selector.path.len() > LONG_PATH {
+            let known = self
+                .tracker
+                .borrow()
+                .selectors(target)
+                .any(|known| known == selector);
+            if !known {
+                let segments = self.segments.get() + selector.path.len() as u64;
+                self.segments.set(segments);
+                self.afford()?;
+            }
+        }
         self.tracker.borrow_mut().add(target, selector.clone());
         self.record_edge(from, target, selector)
     }

@@ -357,6 +357,21 @@ impl Naive<'_> {
                 matches == 1
             };
         }
+        let members = schema.keyword("allOf").and_then(Value::as_array);
+        if let Some(members) = members.filter(|members| !members.is_empty()) {
+            return members.elements().all(|(_, member)| {
+                let mut merged = schema.value().as_object().unwrap().clone();
+                merged.remove("allOf");
+                let Some(member) = member.as_object() else {
+                    let everything = member.as_bool() == Some(true);
+                    return everything && self.walk(node.clone(), Schema::of(&merged.into()));
+                };
+                for (key, value) in member.iter() {
+                    merged.insert(key.clone(), value.clone());
+                }
+                self.walk(node.clone(), Schema::of(&merged.into()))
+            });
+        }
         if schema.is_true_like() && !schema.is_handle() {
             self.everything(node);
             return true;
