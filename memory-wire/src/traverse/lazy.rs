@@ -16,7 +16,7 @@ use super::place::DocName;
 use super::read::{Entered, Entrance, ReadRequest, Reading, default_from, enter};
 use super::refs;
 use super::resolve::note_at;
-use super::schema::{ByAddress, Combinator, Schema, SchemaPool, entries_of_as_cell, with_key, without_key};
+use super::schema::{Combinator, Schema, SchemaPool, entries_of_as_cell, with_key, without_key};
 use super::slot;
 use super::source::{Addr, Dep, DocSource, Link, TraverseError};
 use super::tracker::value_segment;
@@ -399,10 +399,11 @@ fn has_required_defaults(schemas: &mut SchemaPool, schema: &Schema, value: &Valu
 /// The schema without unions that holds for a known value: survivors of the prefilter, a handle option before
 /// others, several object options as one.
 fn one_schema(schemas: &mut SchemaPool, schema: &Schema, value: &Value) -> Option<Schema> {
-    let mut opened = FxHashSet::default();
+    let mut opened: Vec<Schema> = Vec::new();
     let mut schema = schemas.adopt(schema);
     // A union that leads back to itself selects nothing.
-    while opened.insert(ByAddress(schema.clone())) && opened.len() <= MAX_NESTED_OPTIONS {
+    while opened.len() < MAX_NESTED_OPTIONS && !opened.iter().any(|open| open.ptr_eq(&schema)) {
+        opened.push(schema.clone());
         match narrowed_once(schemas, &schema, value)? {
             Narrowed::Once(next) => schema = schemas.adopt(&next),
             Narrowed::Whole(one) => return Some(one),
