@@ -170,8 +170,9 @@ fn unknown(names: &[String]) -> Vec<String> {
 }
 
 fn opening(path: &Path, error: ::rocksdb::Error) -> StoreError {
+    // Held by this process, or by another one; the error has no kind of its own.
     let text = error.to_string();
-    if text.contains("LOCK") {
+    if text.contains("lock hold by") || text.contains("While lock file") {
         return StoreError::Locked {
             path: PathBuf::from(path),
         };
@@ -392,7 +393,7 @@ struct RocksCursor<'d> {
 }
 
 impl RocksCursor<'_> {
-    fn to_first(&mut self) {
+    fn seek_first(&mut self) {
         match (self.direction, self.range.end()) {
             (Direction::Ascending, _) => self.rows.seek(self.range.start()),
             (Direction::Descending, None) => self.rows.seek_to_last(),
@@ -419,7 +420,7 @@ impl RocksCursor<'_> {
 impl RowCursor for RocksCursor<'_> {
     fn advance(&mut self) -> Result<bool, StoreError> {
         match (self.position, self.direction) {
-            (Position::Before, _) => self.to_first(),
+            (Position::Before, _) => self.seek_first(),
             (Position::At, Direction::Ascending) => self.rows.next(),
             (Position::At, Direction::Descending) => self.rows.prev(),
             (Position::After, _) => return Ok(false),
@@ -430,7 +431,7 @@ impl RowCursor for RocksCursor<'_> {
     fn seek(&mut self, target: &[u8]) -> Result<bool, StoreError> {
         match self.direction {
             Direction::Ascending => self.rows.seek(target.max(self.range.start())),
-            Direction::Descending if self.range.end().is_some_and(|end| end <= target) => self.to_first(),
+            Direction::Descending if self.range.end().is_some_and(|end| end <= target) => self.seek_first(),
             Direction::Descending => self.rows.seek_for_prev(target),
         }
         self.settle()
