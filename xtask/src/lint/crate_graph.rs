@@ -11,6 +11,7 @@ use super::Finding;
 const ALLOWED: &[(&str, &[&str])] = &[
     ("memory-wire", &[]),
     ("memory-engine", &["memory-wire"]),
+    ("engine-faults", &["memory-wire", "memory-engine"]),
     ("memory-server", &["memory-wire", "memory-engine"]),
     ("runner", &["memory-wire"]),
     ("node-store", &[]),

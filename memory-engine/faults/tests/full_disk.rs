@@ -1,0 +1,160 @@
+//! A full disk at every write, and its siblings: failing writes, syncs and reads. The commit that meets the fault gets an
+//! error with a name, nothing of it is applied, reads go on, and once the disk is mended the same handle writes again.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use engine_faults::audit::{Acknowledged, audit, look};
+use engine_faults::workload::{self, Workload};
+use engine_faults::{Counts, Disk, Fault};
+use memory_engine::{ActorOptions, EngineError, EngineHandle, StoreLocation};
+use parking_lot::Mutex;
+
+const FILE: &str = "store.sqlite";
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().expect("a decimal number"))
+}
+
+fn handle(directory: &Path) -> EngineHandle {
+    let location = StoreLocation::File(directory.canonicalize().unwrap().join(FILE));
+    EngineHandle::new(location, workload::options(), ActorOptions::default())
+}
+
+/// Whether the error's name tells of the fault.
+fn tells(error: &EngineError, fault: Fault) -> bool {
+    match fault {
+        Fault::Full { .. } | Fault::NoGrowth { .. } => matches!(error, EngineError::StoreFull(_)),
+        Fault::Write { .. } | Fault::Sync { .. } | Fault::Read { .. } => {
+            matches!(error, EngineError::StoreIo(_) | EngineError::BadStore(_))
+        }
+    }
+}
+
+/// Runs the workload with the fault, one step after the other. At the first failure looks at what the failure left,
+/// mends the disk and goes on. Says how many steps failed.
+fn endure(seed: u64, length: usize, fault: Fault) -> Result<usize, String> {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::watch(dir.path());
+    let handle = handle(dir.path());
+    let workload = Workload::new(seed, length);
+    let acknowledged: Arc<Mutex<Vec<Acknowledged>>> = Arc::default();
+    let submit = |n: usize| {
+        let acknowledged = acknowledged.clone();
+        workload
+            .submit(&handle, n, move |told| acknowledged.lock().push(told))
+            .wait()
+    };
+    let seq = || {
+        let newest = acknowledged.lock().last().map_or(0, |told| told.seq);
+        let read = handle
+            .read(|reader| reader.server_seq())
+            .wait()
+            .and_then(|seq| seq);
+        (newest, read.map(|seq| seq.0))
+    };
+    disk.break_it(fault);
+    let mut failures = 0;
+    for n in 0..workload.len() {
+        let Err(error) = submit(n) else { continue };
+        failures += 1;
+        if !tells(&error, fault) {
+            return Err(format!("step {n} failed with {error:?}"));
+        }
+        let opened = dir.path().join(FILE).exists();
+        let reads_work = !matches!(fault, Fault::Read { .. }) && !acknowledged.lock().is_empty() && opened;
+        match seq() {
+            (newest, Ok(seen)) if seen == newest => {}
+            (_, Err(error)) if !reads_work && tells(&error, fault) => {}
+            (newest, seen) => {
+                return Err(format!(
+                    "after {newest} acknowledged, step {n} failed, reads see {seen:?}"
+                ));
+            }
+        }
+        // While it lasts, each attempt fails alike, or works and is whole.
+        match submit(n) {
+            Ok(_) => continue,
+            Err(error) if tells(&error, fault) => {}
+            Err(error) => return Err(format!("step {n} failed again with {error:?}")),
+        }
+        disk.mend();
+        match seq() {
+            (newest, Ok(seen)) if seen == newest => {}
+            (newest, seen) => return Err(format!("mended after {newest} acknowledged, reads see {seen:?}")),
+        }
+        submit(n).map_err(|error| format!("step {n} on the mended disk: {error:?}"))?;
+    }
+    disk.mend();
+    let acknowledged = acknowledged.lock().clone();
+    let path = dir.path().canonicalize().unwrap().join(FILE);
+    let (looked_at, all) = (path.clone(), acknowledged.clone());
+    handle
+        .turn(move |engine| look(&looked_at, engine, &all))
+        .wait()
+        .unwrap()?;
+    handle.close().wait().unwrap();
+    drop(handle);
+    audit(&path, &acknowledged)?;
+    Ok(failures)
+}
+
+/// How much the workload asks of a sound disk.
+fn measure(seed: u64, length: usize) -> Counts {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::watch(dir.path());
+    let handle = handle(dir.path());
+    let workload = Workload::new(seed, length);
+    for n in 0..workload.len() {
+        workload.submit(&handle, n, drop).wait().unwrap();
+    }
+    disk.counts()
+}
+
+/// Every occasion of every fault.
+fn endure_all(faults: &[fn(u64) -> Fault], asked: fn(Counts) -> u64) {
+    let (from, count) = (number("LONG_FROM", 0), number("LONG_COUNT", 1));
+    let (length, stride) = if std::env::var("LONG_COUNT").is_ok() {
+        (20, 1)
+    } else {
+        (6, 13)
+    };
+    let (mut occasions, mut failures) = (0, 0);
+    for seed in from..from + count {
+        let asked = asked(measure(seed, length));
+        assert!(asked > 10, "seed {seed}: nothing was tried");
+        for fault in faults {
+            for nth in (0..asked).step_by(stride) {
+                let fault = fault(nth);
+                failures += endure(seed, length, fault)
+                    .unwrap_or_else(|wrong| panic!("seed {seed}, {fault:?}: {wrong}"));
+                occasions += 1;
+            }
+        }
+    }
+    println!("{failures} failed steps on {occasions} occasions");
+    assert!(failures > occasions / 2, "the faults were met");
+}
+
+#[test]
+fn a_full_disk_at_any_write_refuses_by_name_and_writing_resumes_without_restart() {
+    endure_all(
+        &[|from| Fault::Full { from }, |from| Fault::NoGrowth { from }],
+        |asked| asked.writes,
+    );
+}
+
+#[test]
+fn a_failing_write_refuses_by_name_and_writing_resumes_without_restart() {
+    endure_all(&[|from| Fault::Write { from }], |asked| asked.writes);
+}
+
+#[test]
+fn a_failing_sync_refuses_by_name_and_writing_resumes_without_restart() {
+    endure_all(&[|from| Fault::Sync { from }], |asked| asked.syncs);
+}
+
+#[test]
+fn a_failing_read_refuses_by_name_and_reading_resumes_without_restart() {
+    endure_all(&[|from| Fault::Read { from }], |asked| asked.reads);
+}
