@@ -44,6 +44,10 @@ pub enum SocketClose {
     MessageTooLarge,
     /// The peer does not read what it is sent.
     OutboundBuffer,
+    /// No hello was accepted within the time for it.
+    NoHello,
+    /// No session was opened, and others need the place.
+    Unused,
 }
 
 impl SocketClose {
@@ -51,11 +55,11 @@ impl SocketClose {
     pub fn code(self) -> u16 {
         match self {
             SocketClose::GoingAway | SocketClose::NoPong => 1001,
-            SocketClose::NotMemoryProtocol => 1002,
+            SocketClose::NotMemoryProtocol | SocketClose::NoHello => 1002,
             SocketClose::BinaryFrame => 1003,
             SocketClose::SetupFailure | SocketClose::ReceiveFailure => 1011,
             SocketClose::NegotiationBuffer | SocketClose::MessageTooLarge => 1009,
-            SocketClose::OutboundBuffer => 1013,
+            SocketClose::OutboundBuffer | SocketClose::Unused => 1013,
         }
     }
 
@@ -71,6 +75,8 @@ impl SocketClose {
             SocketClose::NegotiationBuffer => "Memory websocket negotiation buffer exceeded",
             SocketClose::MessageTooLarge => "Memory websocket message too large",
             SocketClose::OutboundBuffer => "Memory websocket outbound buffer exceeded",
+            SocketClose::NoHello => "Memory websocket expects a hello",
+            SocketClose::Unused => "Memory websocket opened no session",
         }
     }
 }
