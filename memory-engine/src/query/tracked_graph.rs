@@ -60,7 +60,7 @@ pub(super) struct TrackedRoot {
 
 /// What is reached, and how.
 #[derive(Clone, Debug, Default)]
-struct Reach {
+pub(super) struct Reach {
     tracker: Tracker,
     entities: FxHashMap<InstanceId, Entity>,
     /// Every instance that was read, with the seq it was read at: tells what an extension loads for the first time.
@@ -93,6 +93,13 @@ struct Walk {
     loaded: FxHashMap<InstanceId, Loaded>,
     awaited: Vec<DocKey>,
     narrowest: Scope,
+}
+
+impl Reach {
+    /// The narrowest scope that had to be resolved.
+    pub(super) fn narrowest(&self) -> Scope {
+        self.narrowest
+    }
 }
 
 impl TrackedGraph {
@@ -570,6 +577,16 @@ impl TrackedGraph {
             snapshot: Snapshot::of(reader, &self.branch, instance, &loaded)?,
             references,
         })
+    }
+
+    /// The parts that clones share until one changes.
+    pub(super) fn evaluation(&self) -> (&Arc<Reach>, &Arc<Vec<TrackedRoot>>) {
+        (&self.reach, &self.roots)
+    }
+
+    /// Holds from now on what another graph's refresh came to, whose evaluation was this one's.
+    pub(super) fn take_over(&mut self, reach: Arc<Reach>) {
+        self.reach = reach;
     }
 
     /// What sharing this graph with another identity depends on.
