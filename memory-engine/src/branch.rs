@@ -114,6 +114,9 @@ impl Reader {
     /// # Errors
     /// SQLite's.
     pub fn server_seq(&self) -> Result<Seq, EngineError> {
+        if let Some(known) = self.known_server_seq() {
+            return Ok(known);
+        }
         let mut statement = self
             .conn
             .prepare_cached("SELECT COALESCE(MAX(seq), 0) FROM \"commit\"")?;

@@ -4,6 +4,7 @@
 
 use std::hash::Hash;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use memory_wire::commit_meta::CommitClass;
 use memory_wire::ids::{BranchName, EntityId, Seq};
@@ -11,6 +12,8 @@ use memory_wire::patch::PatchOp;
 use memory_wire::{ScopeKey, Value};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+
+use crate::heads::{Head, HeadKey, Heads};
 
 /// One revision: the address of everything remembered here.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -37,9 +40,44 @@ const CLASS_ENTRIES: usize = 65_536;
 /// ENG-204.
 const SCHEMA_ENTRIES: usize = 4_096;
 
+/// How a bounded cache is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheCounters {
+    /// Questions answered.
+    pub hits: u64,
+    /// Questions that had to be answered from the store.
+    pub misses: u64,
+    /// Entries held now.
+    pub entries: u64,
+    /// Their approximate size in bytes; never above the cache's bound.
+    pub bytes: u64,
+}
+
+/// What a store's handle has done since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoreCounters {
+    /// Statements run, by the writer and by all readers.
+    pub statements: u64,
+    /// Write transactions committed.
+    pub transactions: u64,
+    /// Reads answered without SQLite.
+    pub hot_reads: u64,
+    /// Decoded documents.
+    pub documents: CacheCounters,
+    /// Parsed patches.
+    pub patches: CacheCounters,
+    /// Newest revisions of instances.
+    pub heads: CacheCounters,
+}
+
 /// What is remembered of one store.
 #[derive(Debug)]
 pub(crate) struct StoreCache {
+    pub(crate) heads: Heads,
+    pub(crate) statements: Arc<AtomicU64>,
+    transactions: AtomicU64,
+    hot_reads: AtomicU64,
     documents: Mutex<Generations<RevisionKey, State>>,
     patches: Mutex<Generations<RevisionKey, Arc<[PatchOp]>>>,
     classes: Mutex<FxHashMap<Seq, CommitClass>>,
@@ -49,11 +87,44 @@ pub(crate) struct StoreCache {
 impl StoreCache {
     pub(crate) fn new() -> Arc<StoreCache> {
         Arc::new(StoreCache {
+            heads: Heads::new(),
+            statements: Arc::default(),
+            transactions: AtomicU64::new(0),
+            hot_reads: AtomicU64::new(0),
             documents: Mutex::new(Generations::new(DOCUMENT_BUDGET)),
             patches: Mutex::new(Generations::new(PATCH_BUDGET)),
             classes: Mutex::default(),
             schemas: Mutex::default(),
         })
+    }
+
+    pub(crate) fn count_transaction(&self) {
+        self.transactions.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_hot_read(&self) {
+        self.hot_reads.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn counters(&self) -> StoreCounters {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        StoreCounters {
+            statements: of(&self.statements),
+            transactions: of(&self.transactions),
+            hot_reads: of(&self.hot_reads),
+            documents: self.documents.lock().counters(),
+            patches: self.patches.lock().counters(),
+            heads: self.heads.counters(),
+        }
+    }
+
+    /// Gives back what is remembered: the store is closed, and may be written by others before it is opened again.
+    pub(crate) fn forget_all(&self) {
+        self.heads.forget(None);
+        self.documents.lock().clear();
+        self.patches.lock().clear();
+        self.classes.lock().clear();
+        self.schemas.lock().clear();
     }
 
     pub(crate) fn document(&self, key: &RevisionKey) -> Option<State> {
@@ -102,16 +173,36 @@ impl StoreCache {
     }
 }
 
-/// States read or written inside an open transaction, one layer for it and one for each savepoint (ENG-202): a rolled
+/// What was read or written inside an open transaction, one layer for it and one for each savepoint (ENG-202): a rolled
 /// back savepoint takes its layer along, so that a retry which reuses its (seq, op_index) never meets it.
 #[derive(Debug, Default)]
 pub(crate) struct Uncommitted {
-    layers: Vec<FxHashMap<RevisionKey, (State, usize)>>,
+    layers: Vec<Layer>,
+}
+
+/// What one transaction or savepoint did so far.
+#[derive(Debug, Default)]
+pub(crate) struct Layer {
+    pub(crate) states: FxHashMap<RevisionKey, (State, usize)>,
+    pub(crate) heads: FxHashMap<HeadKey, Head>,
+    /// The newest commit written.
+    pub(crate) seq: Option<Seq>,
+    /// Heads were removed without a commit.
+    pub(crate) removed: bool,
+}
+
+impl Layer {
+    fn absorb(&mut self, above: Layer) {
+        self.states.extend(above.states);
+        self.heads.extend(above.heads);
+        self.seq = above.seq.or(self.seq);
+        self.removed |= above.removed;
+    }
 }
 
 impl Uncommitted {
     pub(crate) fn push(&mut self) {
-        self.layers.push(FxHashMap::default());
+        self.layers.push(Layer::default());
     }
 
     /// Drops the innermost layer: its savepoint or transaction was rolled back.
@@ -123,74 +214,130 @@ impl Uncommitted {
     pub(crate) fn release(&mut self) {
         if let Some(top) = self.layers.pop() {
             match self.layers.last_mut() {
-                Some(below) => below.extend(top),
+                Some(below) => below.absorb(top),
                 None => self.layers.push(top),
             }
         }
     }
 
-    /// Takes everything out: the transaction committed.
-    pub(crate) fn take(&mut self) -> impl Iterator<Item = (RevisionKey, State, usize)> + use<> {
+    /// Takes everything out: the transaction ended.
+    pub(crate) fn take(&mut self) -> Layer {
+        let mut whole = Layer::default();
         std::mem::take(&mut self.layers)
             .into_iter()
-            .flatten()
-            .map(|(key, (state, weight))| (key, state, weight))
+            .for_each(|layer| whole.absorb(layer));
+        whole
     }
 
     pub(crate) fn get(&self, key: &RevisionKey) -> Option<State> {
         self.layers
             .iter()
             .rev()
-            .find_map(|layer| layer.get(key))
+            .find_map(|layer| layer.states.get(key))
             .map(|(state, _)| state.clone())
     }
 
     pub(crate) fn insert(&mut self, key: RevisionKey, state: State, weight: usize) {
         if let Some(layer) = self.layers.last_mut() {
-            layer.insert(key, (state, weight));
+            layer.states.insert(key, (state, weight));
         }
+    }
+
+    pub(crate) fn head(&self, key: &HeadKey) -> Option<Head> {
+        self.layers
+            .iter()
+            .rev()
+            .find_map(|layer| layer.heads.get(key))
+            .copied()
+    }
+
+    /// Whether heads were removed in this transaction, so that what was known of them before does not hold.
+    pub(crate) fn removed(&self) -> bool {
+        self.layers.iter().any(|layer| layer.removed)
+    }
+
+    /// The newest commit of this transaction.
+    pub(crate) fn seq(&self) -> Option<Seq> {
+        self.layers.iter().rev().find_map(|layer| layer.seq)
+    }
+
+    /// The innermost layer; there is one while a transaction is open.
+    pub(crate) fn top(&mut self) -> Option<&mut Layer> {
+        self.layers.last_mut()
     }
 }
 
 /// A map bounded by weight. Two generations: when the young one is full it becomes the old one, and what was only in the
 /// old one is forgotten; a hit in the old one moves the entry up.
 #[derive(Debug)]
-struct Generations<K, V> {
+pub(crate) struct Generations<K, V> {
     young: FxHashMap<K, (V, usize)>,
     old: FxHashMap<K, (V, usize)>,
     young_weight: usize,
+    old_weight: usize,
     budget: usize,
+    hits: u64,
+    misses: u64,
 }
 
 /// What an entry costs beside its text.
 const ENTRY_OVERHEAD: usize = 256;
 
 impl<K: Eq + Hash + Clone, V: Clone> Generations<K, V> {
-    fn new(budget: usize) -> Self {
+    pub(crate) fn new(budget: usize) -> Self {
         Generations {
             young: FxHashMap::default(),
             old: FxHashMap::default(),
             young_weight: 0,
+            old_weight: 0,
             budget,
+            hits: 0,
+            misses: 0,
         }
     }
 
-    fn get(&mut self, key: &K) -> Option<V> {
+    pub(crate) fn get(&mut self, key: &K) -> Option<V> {
         if let Some((value, _)) = self.young.get(key) {
+            self.hits += 1;
             return Some(value.clone());
         }
-        let (key, (value, weight)) = self.old.remove_entry(key)?;
+        let Some((key, (value, weight))) = self.old.remove_entry(key) else {
+            self.misses += 1;
+            return None;
+        };
+        self.hits += 1;
+        self.old_weight -= weight + ENTRY_OVERHEAD;
         self.insert(key, value.clone(), weight);
         Some(value)
     }
 
-    fn insert(&mut self, key: K, value: V, weight: usize) {
+    /// Gives everything back; the counts stay.
+    pub(crate) fn clear(&mut self) {
+        self.young = FxHashMap::default();
+        self.old = FxHashMap::default();
+        (self.young_weight, self.old_weight) = (0, 0);
+    }
+
+    pub(crate) fn counters(&self) -> CacheCounters {
+        CacheCounters {
+            hits: self.hits,
+            misses: self.misses,
+            entries: (self.young.len() + self.old.len()) as u64,
+            bytes: (self.young_weight + self.old_weight) as u64,
+        }
+    }
+
+    pub(crate) fn insert(&mut self, key: K, value: V, weight: usize) {
         let cost = weight + ENTRY_OVERHEAD;
         if self.young_weight + cost > self.budget / 2 {
             self.old = std::mem::take(&mut self.young);
-            self.young_weight = 0;
+            self.old_weight = std::mem::take(&mut self.young_weight);
         }
         self.young_weight += cost;
+        // An older copy must not come back when the younger is gone.
+        if let Some((_, replaced)) = self.old.remove(&key) {
+            self.old_weight -= replaced + ENTRY_OVERHEAD;
+        }
         if let Some((_, replaced)) = self.young.insert(key, (value, weight)) {
             self.young_weight -= replaced + ENTRY_OVERHEAD;
         }
@@ -236,7 +383,7 @@ mod tests {
         uncommitted.push();
         uncommitted.insert(key(2), Some(Value::Null), 0);
         uncommitted.release();
-        let mut kept: Vec<_> = uncommitted.take().map(|(key, ..)| key.seq).collect();
+        let mut kept: Vec<_> = uncommitted.take().states.into_keys().map(|key| key.seq).collect();
         kept.sort();
         assert_eq!(kept, [Seq(1), Seq(2)]);
         assert!(uncommitted.get(&key(1)).is_none());

@@ -3,6 +3,8 @@
 //! is read, in those of [`Reader`].
 
 use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
 
 use memory_wire::ids::Seq;
 use rusqlite::Connection;
@@ -10,7 +12,7 @@ use rusqlite::Connection;
 use crate::document_cache::StoreCache;
 use crate::error::EngineError;
 use crate::feed::FeedRecord;
-use crate::open::{Durability, open_reader, open_writer};
+use crate::open::{BUSY_TIMEOUT, Durability, open_reader, open_writer};
 use crate::reader::Reader;
 use crate::snapshot::SnapshotPolicy;
 use crate::store_path::StoreLocation;
@@ -34,6 +36,8 @@ pub struct Engine {
     options: EngineOptions,
     legacy_refs: bool,
     open: OpenTransaction,
+    /// Why SQLite undid the whole open transaction by itself, as it does when the disk fails it.
+    undone: Option<EngineError>,
     /// Highest seq this handle has seen durable, by its own commits or by [`Engine::foreign_commits`].
     known_seq: Seq,
     foreign: Vec<FeedRecord>,
@@ -58,6 +62,13 @@ struct Poll {
     seen_version: i64,
 }
 
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // From now on others may write unseen.
+        self.cache.forget_all();
+    }
+}
+
 impl Deref for Engine {
     type Target = Reader;
 
@@ -72,18 +83,29 @@ impl Engine {
     /// # Errors
     /// SQLite's; `NOT NULL constraint failed: head.op` for a corrupt old store (ENG-131).
     pub fn open(location: StoreLocation, options: EngineOptions) -> Result<Engine, EngineError> {
+        Engine::open_sharing(location, options, StoreCache::new())
+    }
+
+    /// As [`Engine::open`], with a cache that others look at too.
+    pub(crate) fn open_sharing(
+        location: StoreLocation,
+        options: EngineOptions,
+        cache: Arc<StoreCache>,
+    ) -> Result<Engine, EngineError> {
         let (conn, legacy_refs) = open_writer(&location, options.durability)?;
         let mut engine = Engine {
-            reader: Reader::new(conn, StoreCache::new()),
+            reader: Reader::new(conn, cache),
             location,
             options,
             legacy_refs,
             open: OpenTransaction::None,
+            undone: None,
             known_seq: Seq(0),
             foreign: Vec::new(),
             poll: None,
         };
         engine.known_seq = engine.server_seq()?;
+        engine.cache.heads.forget(Some(engine.known_seq));
         Ok(engine)
     }
 
@@ -167,6 +189,13 @@ impl Engine {
                 Level::Outermost
             }
             OpenTransaction::Whole | OpenTransaction::Group => {
+                // A savepoint without its transaction would commit on its own, behind the back of its group.
+                if self.conn.is_autocommit() {
+                    let undone = self.undone.get_or_insert_with(|| {
+                        EngineError::GroupLost("SQLite ended the transaction".to_owned())
+                    });
+                    return Err(undone.for_neighbour());
+                }
                 self.conn.execute_batch("SAVEPOINT step")?;
                 self.reader.enter_savepoint();
                 Level::Savepoint
@@ -177,14 +206,22 @@ impl Engine {
             level,
             settled: false,
         };
-        let result = work(scope.engine)?;
+        let result = work(scope.engine).inspect_err(|error| scope.engine.note_undone(error))?;
         scope.keep()?;
         Ok(result)
+    }
+
+    /// Notices that a failure took the whole transaction with it.
+    fn note_undone(&mut self, error: &EngineError) {
+        if self.open != OpenTransaction::None && self.conn.is_autocommit() {
+            self.undone.get_or_insert_with(|| error.for_neighbour());
+        }
     }
 
     fn begin(&mut self, kind: OpenTransaction) -> Result<(), EngineError> {
         self.conn.execute_batch("BEGIN IMMEDIATE")?;
         self.open = kind;
+        self.undone = None;
         // From here on no other process can commit, so what is foreign is known exactly.
         let durable = self
             .server_seq()
@@ -234,16 +271,18 @@ impl Engine {
         std::mem::take(&mut self.foreign)
     }
 
-    /// Moves what the log holds into the main file and truncates the log, unless a reader pins it. Returns whether the
-    /// log is empty now.
+    /// Moves what the log holds into the main file and truncates the log, unless a reader pins it. Waits for readers no
+    /// longer than `patience`, since writes wait with it. Returns whether the log is empty now.
     ///
     /// # Errors
     /// SQLite's.
-    pub fn checkpoint(&mut self) -> Result<bool, EngineError> {
-        let busy: i64 = self
+    pub fn checkpoint(&mut self, patience: Duration) -> Result<bool, EngineError> {
+        self.conn.busy_timeout(patience)?;
+        let busy = self
             .conn
-            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
-        Ok(busy == 0)
+            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0));
+        self.conn.busy_timeout(BUSY_TIMEOUT)?;
+        Ok(busy? == 0)
     }
 
     fn note_foreign(&mut self, durable: Seq) -> Result<(), EngineError> {
@@ -252,6 +291,7 @@ impl Engine {
             tracing::debug!(from = %self.known_seq, to = %durable, count = records.len(), "commits of another process");
             self.foreign.extend(records);
             self.known_seq = durable;
+            self.cache.heads.forget(Some(durable));
         }
         Ok(())
     }
@@ -259,20 +299,26 @@ impl Engine {
     fn settle(&mut self, level: Level, keep: bool) -> Result<(), EngineError> {
         match level {
             Level::Savepoint => {
-                let released = if keep {
+                let released = if self.undone.is_some() {
+                    Ok(())
+                } else if keep {
                     self.conn.execute_batch("RELEASE step")
                 } else {
                     Ok(())
                 };
-                if !keep || released.is_err() {
+                let kept = keep && released.is_ok() && self.undone.is_none();
+                if !kept && !self.conn.is_autocommit() {
                     rollback(&self.conn, "ROLLBACK TO step; RELEASE step");
                 }
-                self.reader.leave_savepoint(keep && released.is_ok());
-                Ok(released?)
+                self.reader.leave_savepoint(kept);
+                let released = released.map_err(EngineError::from);
+                released.inspect_err(|error| self.note_undone(error))
             }
             Level::Outermost => {
                 self.open = OpenTransaction::None;
-                let committed = if keep {
+                let committed = if let Some(undone) = self.undone.take() {
+                    if keep { Err(undone) } else { Ok(None) }
+                } else if keep {
                     self.server_seq().and_then(|seq| {
                         self.conn.execute_batch("COMMIT")?;
                         Ok(Some(seq))
@@ -283,7 +329,7 @@ impl Engine {
                 if !self.conn.is_autocommit() {
                     rollback(&self.conn, "ROLLBACK");
                 }
-                self.reader.leave_transaction(matches!(committed, Ok(Some(_))));
+                self.reader.leave_transaction(committed.as_ref().ok().copied().flatten());
                 if let Some(seq) = committed? {
                     self.known_seq = self.known_seq.max(seq);
                 }

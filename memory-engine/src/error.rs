@@ -158,9 +158,29 @@ pub enum EngineError {
     /// Retiring is for session keys only (ENG-1601).
     #[error("only session instances can be retired, not {0}")]
     NotASessionKey(String),
-    /// SQLite itself failed. The text is SQLite's own.
+    /// What lies at a store's path cannot be served as a space's store. Nothing there was changed.
+    #[error(transparent)]
+    BadStore(Box<BadStore>),
+    /// The file system has no room for what was to be written. Nothing of it was applied; reads go on, and so do writes
+    /// once there is room.
+    #[error("the space's store has no room to write: {0}")]
+    StoreFull(String),
+    /// The file system failed to read, write or sync. Nothing of the write was applied.
+    #[error("the space's store could not be read or written: {0}")]
+    StoreIo(String),
+    /// A page of the store is not what SQLite wrote there.
+    #[error("the space's store is damaged: {0}")]
+    StoreDamaged(String),
+    /// The store may not be written.
+    #[error("the space's store is read-only: {0}")]
+    StoreReadOnly(String),
+    /// A read was ended because it held up the write-ahead log beyond its bound (field fault F39). Reading again, from the
+    /// newest state, can help.
+    #[error("the read was ended: it kept the space's write-ahead log from being emptied")]
+    ReadOvertaken,
+    /// SQLite itself failed in any other way. The text is SQLite's own.
     #[error("{}", sqlite_text(.0))]
-    Sqlite(#[from] rusqlite::Error),
+    Sqlite(#[source] rusqlite::Error),
     /// The file system failed while a store was being located or opened.
     #[error("{path}: {source}")]
     Io {
@@ -179,6 +199,18 @@ pub enum EngineError {
     /// The handle was shut down before the work ran.
     #[error("the space's store is closed")]
     Closed,
+}
+
+/// Something at a store's path that is not a store we can serve.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{}: found {found}, expected {expected}", path.display())]
+pub struct BadStore {
+    /// Where.
+    pub path: std::path::PathBuf,
+    /// What is there.
+    pub found: String,
+    /// What was expected there.
+    pub expected: &'static str,
 }
 
 /// A stored text that is not what the columns of §1.4 hold.
@@ -252,6 +284,12 @@ impl EngineError {
             | Encode(_)
             | Traverse(_)
             | NotASessionKey(_)
+            | BadStore(_)
+            | StoreFull(_)
+            | StoreIo(_)
+            | StoreDamaged(_)
+            | StoreReadOnly(_)
+            | ReadOvertaken
             | Sqlite(_)
             | Io { .. }
             | GroupLost(_)
@@ -283,12 +321,64 @@ impl EngineError {
             "GuardError" => ErrorName::Transaction,
             listed => ErrorName::from_name(listed).unwrap_or(ErrorName::Transaction),
         };
-        let mut error = WireError::new(name, self.to_string());
+        let text = match self {
+            // Where a server keeps its files is nothing to a client.
+            EngineError::BadStore(bad) => {
+                format!(
+                    "the space's store cannot be opened: found {}, expected {}",
+                    bad.found, bad.expected
+                )
+            }
+            EngineError::Io { source, .. } => format!("the space's store cannot be reached: {source}"),
+            told => told.to_string(),
+        };
+        let mut error = WireError::new(name, text);
         if self.is_conflict() {
             error.retry_after_seq = Some(retry_after_seq.0);
         }
         error.precondition = self.precondition();
         error
+    }
+}
+
+impl EngineError {
+    /// The same failure for another member of the group it undid.
+    pub(crate) fn for_neighbour(&self) -> EngineError {
+        match self {
+            EngineError::StoreFull(text) => EngineError::StoreFull(text.clone()),
+            EngineError::StoreIo(text) => EngineError::StoreIo(text.clone()),
+            EngineError::StoreDamaged(text) => EngineError::StoreDamaged(text.clone()),
+            EngineError::StoreReadOnly(text) => EngineError::StoreReadOnly(text.clone()),
+            EngineError::GroupLost(text) => EngineError::GroupLost(text.clone()),
+            EngineError::BadStore(bad) => EngineError::BadStore(Box::new(BadStore {
+                path: bad.path.clone(),
+                found: bad.found.clone(),
+                expected: bad.expected,
+            })),
+            other => EngineError::GroupLost(other.to_string()),
+        }
+    }
+}
+
+/// Failures of the disk under SQLite get names of their own; the rest stays SQLite's.
+impl From<rusqlite::Error> for EngineError {
+    fn from(error: rusqlite::Error) -> EngineError {
+        use rusqlite::ErrorCode::*;
+        let Some(failure) = error.sqlite_error() else {
+            return EngineError::Sqlite(error);
+        };
+        let text = || {
+            let detail = rusqlite::ffi::code_to_str(failure.extended_code);
+            format!("{} ({detail})", sqlite_text(&error))
+        };
+        match failure.code {
+            DiskFull => EngineError::StoreFull(sqlite_text(&error)),
+            SystemIoFailure | CannotOpen | FileLockingProtocolFailed => EngineError::StoreIo(text()),
+            DatabaseCorrupt | NotADatabase => EngineError::StoreDamaged(sqlite_text(&error)),
+            ReadOnly | PermissionDenied => EngineError::StoreReadOnly(sqlite_text(&error)),
+            OperationInterrupted => EngineError::ReadOvertaken,
+            _ => EngineError::Sqlite(error),
+        }
     }
 }
 

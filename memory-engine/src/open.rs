@@ -1,9 +1,13 @@
 //! Opening a store (ENG-110…112): the pragmas in their order, the schema, the migrations. Private to the engine; what
 //! it yields is a connection in the shape of [`crate::schema`].
 
+use std::path::Path;
+use std::time::Duration;
+
 use rusqlite::{Connection, OpenFlags};
 
 use crate::error::EngineError;
+use crate::store_file::{self, Draft, Found};
 use crate::store_path::StoreLocation;
 use crate::{migration, schema};
 
@@ -17,27 +21,63 @@ pub enum Durability {
     Normal,
 }
 
-/// How long a connection waits for another process's lock, in milliseconds.
-const BUSY_TIMEOUT_MS: u64 = 5_000;
+/// How long a connection waits for another process's lock.
+pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_millis(5_000);
 /// Statements kept prepared per connection (ENG-207); more than there are distinct texts.
 const PREPARED_STATEMENTS: usize = 128;
 
 /// Opens the read-write connection of a store and brings the file up to date. Also says whether commits must reference
-/// stored invocations (ENG-128).
+/// stored invocations (ENG-128). A file that is not a store is refused before anything is written.
 pub(crate) fn open_writer(
     location: &StoreLocation,
     durability: Durability,
 ) -> Result<(Connection, bool), EngineError> {
-    let conn = match location {
-        StoreLocation::Memory => Connection::open_in_memory()?,
-        StoreLocation::File(path) => Connection::open_with_flags(
-            path,
-            OpenFlags::SQLITE_OPEN_READ_WRITE
-                | OpenFlags::SQLITE_OPEN_CREATE
-                | OpenFlags::SQLITE_OPEN_NO_MUTEX,
-        )?,
-    };
-    conn.busy_timeout(std::time::Duration::from_millis(BUSY_TIMEOUT_MS))?;
+    match location {
+        StoreLocation::Memory => bring_up(Connection::open_in_memory()?, durability),
+        StoreLocation::File(path) => {
+            if store_file::look(path)? == Found::Nothing {
+                create(path)?;
+            }
+            // Creation is for the databases that get attached: the store is there by now.
+            let conn = Connection::open_with_flags(
+                path,
+                OpenFlags::SQLITE_OPEN_READ_WRITE
+                    | OpenFlags::SQLITE_OPEN_CREATE
+                    | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+            )
+            .map_err(|error| store_file::refusal(path, error.into()))?;
+            conn.busy_timeout(BUSY_TIMEOUT)?;
+            store_file::check(&conn, path)?;
+            bring_up(conn, durability).map_err(|error| store_file::refusal(path, error))
+        }
+    }
+}
+
+/// Makes a new store under another name and then gives it its own, so that a stop at any moment leaves a whole store or
+/// none. A file without a page is therefore never ours, and is refused rather than taken for a new space.
+fn create(path: &Path) -> Result<(), EngineError> {
+    let draft = Draft::begin(path)?;
+    let made = Connection::open_with_flags(
+        &draft.path,
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )
+    .map_err(EngineError::from)
+    .and_then(|conn| bring_up(conn, Durability::Full))
+    .and_then(|(conn, _)| {
+        // Closing does this too, but would not say if it failed, and the draft's log does not come along.
+        conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+        conn.close().map_err(|(_, error)| error.into())
+    });
+    match made.and_then(|()| draft.publish(path)) {
+        // Whoever else made it meanwhile made the same.
+        Err(_) if path.exists() => Ok(()),
+        made => made,
+    }
+}
+
+/// The pragmas, the schema and the migrations (ENG-110).
+fn bring_up(conn: Connection, durability: Durability) -> Result<(Connection, bool), EngineError> {
+    conn.busy_timeout(BUSY_TIMEOUT)?;
     // Effective only while the file is new, and only as the very first statement.
     conn.pragma_update(None, "page_size", 32_768)?;
     conn.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
@@ -65,17 +105,20 @@ pub(crate) fn open_writer(
 }
 
 /// Opens a read-only connection on an existing store file (ENG-205). Runs no migration and writes nothing.
-pub(crate) fn open_reader(path: &std::path::Path) -> Result<Connection, EngineError> {
-    let conn = Connection::open_with_flags(
-        path,
-        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
-    )?;
-    conn.busy_timeout(std::time::Duration::from_millis(BUSY_TIMEOUT_MS))?;
-    conn.pragma_update(None, "cache_size", -16_000)?;
-    conn.pragma_update(None, "temp_store", "MEMORY")?;
-    conn.execute_batch("PRAGMA mmap_size = 268435456")?;
-    conn.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS);
-    Ok(conn)
+pub(crate) fn open_reader(path: &Path) -> Result<Connection, EngineError> {
+    let open = || {
+        let conn = Connection::open_with_flags(
+            path,
+            OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+        )?;
+        conn.busy_timeout(BUSY_TIMEOUT)?;
+        conn.pragma_update(None, "cache_size", -16_000)?;
+        conn.pragma_update(None, "temp_store", "MEMORY")?;
+        conn.execute_batch("PRAGMA mmap_size = 268435456")?;
+        conn.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS);
+        Ok(conn)
+    };
+    open().map_err(|error: rusqlite::Error| store_file::refusal(path, error.into()))
 }
 
 #[cfg(test)]

@@ -7,8 +7,9 @@ use rusqlite::{OptionalExtension, params};
 
 use crate::branch::BranchState;
 use crate::column::{self, RevisionOp};
-use crate::document_cache::RevisionKey;
+use crate::document_cache::{RevisionKey, StoreCache};
 use crate::error::EngineError;
+use crate::heads::{Head, HeadKey};
 use crate::reader::Reader;
 
 /// Which instance of an entity a read is about.
@@ -57,6 +58,39 @@ pub struct EntityState {
     pub document: Option<Value>,
 }
 
+impl StoreCache {
+    /// See [`Reader::hot_state`].
+    pub(crate) fn hot_state(&self, instance: &InstanceId, branch: &BranchName) -> Option<EntityState> {
+        let head = self.heads.newest(&HeadKey {
+            branch: branch.clone(),
+            instance: instance.clone(),
+        })?;
+        let key = revision_key(instance, branch, head.seq, head.op_index);
+        let document = match head.op {
+            RevisionOp::Delete => None,
+            RevisionOp::Set | RevisionOp::Patch => self.document(&key)?,
+        };
+        self.count_hot_read();
+        Some(EntityState::of(FoundRevision { key, op: head.op }, document))
+    }
+}
+
+impl EntityState {
+    fn of(found: FoundRevision, document: Option<Value>) -> EntityState {
+        let FoundRevision { key, op } = found;
+        EntityState {
+            scope: key.scope_key.scope(),
+            id: key.id,
+            scope_key: key.scope_key,
+            branch: key.branch,
+            seq: key.seq,
+            op_index: key.op_index,
+            op,
+            document,
+        }
+    }
+}
+
 /// A revision found, not yet decoded.
 #[derive(Clone, Debug)]
 pub(crate) struct FoundRevision {
@@ -87,17 +121,14 @@ impl Reader {
             return Ok(None);
         };
         let document = self.state_after(&found)?;
-        let FoundRevision { key, op } = found;
-        Ok(Some(EntityState {
-            scope: key.scope_key.scope(),
-            id: key.id,
-            scope_key: key.scope_key,
-            branch: key.branch,
-            seq: key.seq,
-            op_index: key.op_index,
-            op,
-            document,
-        }))
+        Ok(Some(EntityState::of(found, document)))
+    }
+
+    /// The newest state of an instance, if it is remembered: as of this process's last commit, and of the last look at
+    /// other processes' ([`crate::Engine::foreign_commits`]). Asks SQLite for nothing, and does not look at the parents of
+    /// a branch.
+    pub fn hot_state(&self, instance: &InstanceId, branch: &BranchName) -> Option<EntityState> {
+        self.cache.hot_state(instance, branch)
     }
 
     /// The document alone: `None` when never written or deleted.
@@ -177,14 +208,27 @@ impl Reader {
         instance: &InstanceId,
         branch: &BranchName,
     ) -> Result<Option<FoundRevision>, EngineError> {
+        let key = HeadKey {
+            branch: branch.clone(),
+            instance: instance.clone(),
+        };
+        if let Some(Head { seq, op_index, op }) = self.remembered_head(&key)? {
+            let key = revision_key(instance, branch, seq, op_index);
+            return Ok(Some(FoundRevision { key, op }));
+        }
         let mut statement = self.conn.prepare_cached(
             "SELECT seq, op_index, op FROM head WHERE branch = ?1 AND id = ?2 AND scope_key = ?3",
         )?;
         let address = params![branch.as_str(), instance.id.as_str(), instance.scope_key.as_str()];
-        statement
+        let found = statement
             .query_row(address, |row| Ok(found(instance, branch, row)))
             .optional()?
-            .transpose()
+            .transpose()?;
+        if let Some(FoundRevision { key: at, op }) = &found {
+            let (seq, op_index, op) = (at.seq, at.op_index, *op);
+            self.learn_head(key, Head { seq, op_index, op })?;
+        }
+        Ok(found)
     }
 
     /// The current document of an instance on `branch` and its parents; `None` when never written or deleted.

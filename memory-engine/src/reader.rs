@@ -4,31 +4,63 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use memory_wire::ids::Seq;
 use rusqlite::Connection;
 
-use crate::document_cache::{RevisionKey, State, StoreCache, Uncommitted};
+use crate::connection::StoreConnection;
+use crate::document_cache::{RevisionKey, State, StoreCache, StoreCounters, Uncommitted};
 use crate::error::EngineError;
+use crate::heads::{Era, Head, HeadKey};
 use crate::open::open_reader;
 
 /// Read access to one space's store.
 #[derive(Debug)]
 pub struct Reader {
-    pub(crate) conn: Connection,
+    pub(crate) conn: StoreConnection,
     pub(crate) cache: Arc<StoreCache>,
     /// Highest seq that was durable when the open transaction began; `None` outside one, where every visible row is.
     durable: Cell<Option<Seq>>,
     uncommitted: RefCell<Uncommitted>,
+    snapshot: Cell<Snapshot>,
+    overtaken: Option<Overtaken>,
 }
+
+/// Which committed state the open read transaction sees.
+#[derive(Clone, Copy, Debug)]
+enum Snapshot {
+    /// No read transaction is open.
+    None,
+    /// One that began in this era, and has not been asked yet how far it sees. → `At`
+    Begun(Era),
+    /// One that sees everything up to a seq.
+    At(Seq, Era),
+}
+
+/// How a snapshot learns that it was asked to end (field fault F39).
+#[derive(Debug)]
+struct Overtaken {
+    /// Raised by the writer.
+    count: Arc<AtomicU64>,
+    /// What it was when the open snapshot began; [`NO_SNAPSHOT`] outside one.
+    begun: Arc<AtomicU64>,
+}
+
+const NO_SNAPSHOT: u64 = u64::MAX;
+
+/// Steps of SQLite's machine between two looks at whether the read was asked to end.
+const STEPS: i32 = 1_000;
 
 impl Reader {
     pub(crate) fn new(conn: Connection, cache: Arc<StoreCache>) -> Reader {
         Reader {
-            conn,
+            conn: StoreConnection::new(conn, cache.statements.clone()),
             cache,
+            snapshot: Cell::new(Snapshot::None),
             durable: Cell::new(None),
             uncommitted: RefCell::default(),
+            overtaken: None,
         }
     }
 
@@ -49,9 +81,24 @@ impl Reader {
             // Inside a transaction everything already is one state.
             return Ok(work(self));
         }
+        let era = self.cache.heads.era();
         self.conn.execute_batch("BEGIN DEFERRED")?;
-        let _end = EndRead(&self.conn);
+        self.snapshot.set(Snapshot::Begun(era));
+        let _end = EndRead(self);
+        if let Some(Overtaken { count, begun }) = &self.overtaken {
+            begun.store(count.load(Ordering::Acquire), Ordering::Release);
+        }
         Ok(work(self))
+    }
+
+    /// From now on a snapshot during which `count` is raised fails with [`EngineError::ReadOvertaken`].
+    pub(crate) fn obey(&mut self, count: Arc<AtomicU64>) -> Result<(), EngineError> {
+        let begun = Arc::new(AtomicU64::new(NO_SNAPSHOT));
+        let (raised, began) = (count.clone(), begun.clone());
+        let asked_to_end = move || raised.load(Ordering::Acquire) > began.load(Ordering::Acquire);
+        self.conn.get_mut().progress_handler(STEPS, Some(asked_to_end))?;
+        self.overtaken = Some(Overtaken { count, begun });
+        Ok(())
     }
 
     /// A remembered state (ENG-201).
@@ -94,22 +141,112 @@ impl Reader {
         }
     }
 
-    pub(crate) fn leave_transaction(&self, kept: bool) {
+    /// Ends the bookkeeping of a transaction; `committed` is the store's seq if it was kept.
+    pub(crate) fn leave_transaction(&self, committed: Option<Seq>) {
         self.durable.set(None);
-        let states = self.uncommitted.borrow_mut().take();
-        if kept {
-            states.for_each(|(key, state, weight)| self.cache.remember_document(key, state, weight));
+        let done = self.uncommitted.borrow_mut().take();
+        let Some(seq) = committed else { return };
+        self.cache.count_transaction();
+        for (key, (state, weight)) in done.states {
+            self.cache.remember_document(key, state, weight);
         }
+        if done.removed {
+            self.cache.heads.forget(Some(seq));
+        }
+        self.cache.heads.advance(seq, done.heads);
+    }
+
+    /// The newest commit as the open transaction sees it, if that is known without asking.
+    pub(crate) fn known_server_seq(&self) -> Option<Seq> {
+        if let Some(durable) = self.durable.get() {
+            return Some(self.uncommitted.borrow().seq().unwrap_or(durable));
+        }
+        match self.snapshot.get() {
+            Snapshot::At(seq, _) => Some(seq),
+            Snapshot::None | Snapshot::Begun(_) => None,
+        }
+    }
+
+    /// Notes that the open transaction wrote commit `seq`.
+    pub(crate) fn note_commit(&self, seq: Seq) {
+        if let Some(layer) = self.uncommitted.borrow_mut().top() {
+            layer.seq = Some(seq);
+        }
+    }
+
+    /// Notes the newest revision of an instance that the open transaction wrote.
+    pub(crate) fn note_head(&self, key: HeadKey, head: Head) {
+        if let Some(layer) = self.uncommitted.borrow_mut().top() {
+            layer.heads.insert(key, head);
+        }
+    }
+
+    /// Notes that the open transaction removed heads.
+    pub(crate) fn note_removal(&self) {
+        if let Some(layer) = self.uncommitted.borrow_mut().top() {
+            layer.removed = true;
+        }
+    }
+
+    /// An instance's newest revision as the open transaction sees it, if it is remembered.
+    pub(crate) fn remembered_head(&self, key: &HeadKey) -> Result<Option<Head>, EngineError> {
+        if let Some(durable) = self.durable.get() {
+            let uncommitted = self.uncommitted.borrow();
+            if uncommitted.removed() {
+                return Ok(None);
+            }
+            return Ok(uncommitted
+                .head(key)
+                .or_else(|| self.cache.heads.at(key, durable)));
+        }
+        Ok(self.sees()?.and_then(|(seq, _)| self.cache.heads.at(key, seq)))
+    }
+
+    /// Remembers an instance's newest revision, which was just read.
+    pub(crate) fn learn_head(&self, key: HeadKey, head: Head) -> Result<(), EngineError> {
+        // What a write transaction reads it will soon write, or has.
+        if self.durable.get().is_none()
+            && let Some((seq, era)) = self.sees()?
+        {
+            self.cache.heads.learn(key, head, seq, era);
+        }
+        Ok(())
+    }
+
+    /// How far the open read transaction sees.
+    fn sees(&self) -> Result<Option<(Seq, Era)>, EngineError> {
+        match self.snapshot.get() {
+            Snapshot::None => Ok(None),
+            Snapshot::At(seq, era) => Ok(Some((seq, era))),
+            Snapshot::Begun(era) => {
+                let seq = self.server_seq()?;
+                self.snapshot.set(Snapshot::At(seq, era));
+                Ok(Some((seq, era)))
+            }
+        }
+    }
+
+    /// What the store's handle has done and remembers.
+    pub fn counters(&self) -> StoreCounters {
+        self.cache.counters()
     }
 }
 
 /// Ends a read transaction however its work ends.
-struct EndRead<'c>(&'c Connection);
+struct EndRead<'r>(&'r Reader);
 
 impl Drop for EndRead<'_> {
     fn drop(&mut self) {
-        if let Err(error) = self.0.execute_batch("COMMIT") {
+        self.0.snapshot.set(Snapshot::None);
+        // Ending is the one thing that a read that was asked to end may still do.
+        if let Some(Overtaken { begun, .. }) = &self.0.overtaken {
+            begun.store(NO_SNAPSHOT, Ordering::Release);
+        }
+        if let Err(error) = self.0.conn.execute_batch("COMMIT") {
             tracing::warn!(%error, "a read transaction could not be ended");
+            if let Err(error) = self.0.conn.execute_batch("ROLLBACK") {
+                tracing::debug!(%error, "no read transaction was left");
+            }
         }
     }
 }

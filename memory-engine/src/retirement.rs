@@ -69,6 +69,7 @@ impl Engine {
 
     fn retire_batch(&self, scope_key: &ScopeKey, limit: u64) -> Result<Retired, EngineError> {
         let mut retired = Retired::default();
+        self.note_removal();
         while let Some((branch, id)) = self.next_document_of(scope_key)? {
             let delete = |table: &str, left: u64| {
                 let query = format!(

@@ -3,6 +3,7 @@
 //! (ENG-205). No async runtime is needed: a [`Reply`] is a future and can also be waited for.
 
 mod lease;
+mod log;
 mod queue;
 mod readers;
 mod reply;
@@ -11,12 +12,19 @@ mod writer;
 use std::sync::Arc;
 use std::time::Duration;
 
+use memory_wire::ids::BranchName;
+use memory_wire::scope_key::InstanceId;
+
+use crate::document_cache::{StoreCache, StoreCounters};
 use crate::engine::{Engine, EngineOptions};
 use crate::error::EngineError;
 use crate::feed::FeedRecord;
+use crate::read::{EntityState, ReadInstance};
 use crate::reader::Reader;
 use crate::store_path::StoreLocation;
 
+pub(crate) use log::Log;
+pub use log::LogCounters;
 use queue::{Job, Queue};
 use readers::ReaderPool;
 pub use reply::Reply;
@@ -34,16 +42,20 @@ pub struct ActorOptions {
     /// How long a thread without work keeps its connection open. The file is closed when all threads are gone; the next job
     /// opens it again.
     pub idle_close: Duration,
+    /// Bytes that the write-ahead log may grow to. From half of it on the writer tries to empty it; beyond it, reads that
+    /// still use it are ended with [`EngineError::ReadOvertaken`].
+    pub log_limit: u64,
 }
 
 impl Default for ActorOptions {
-    /// Groups of 64, 4 readers, poll every 50 ms, close after 60 s.
+    /// Groups of 64, 4 readers, poll every 50 ms, close after 60 s, a log of 128 MiB.
     fn default() -> Self {
         ActorOptions {
             max_group: 64,
             max_readers: 4,
             foreign_poll: Duration::from_millis(50),
             idle_close: Duration::from_secs(60),
+            log_limit: 128 << 20,
         }
     }
 }
@@ -60,6 +72,7 @@ pub struct EngineHandle(Arc<Owner>);
 struct Owner {
     queue: Arc<Queue>,
     readers: Arc<ReaderPool>,
+    cache: Arc<StoreCache>,
 }
 
 impl Drop for Owner {
@@ -80,9 +93,15 @@ impl std::fmt::Debug for EngineHandle {
 impl EngineHandle {
     /// A handle on the store at `location`. The file is opened by the first job, which gets the error if that fails.
     pub fn new(location: StoreLocation, engine: EngineOptions, actor: ActorOptions) -> EngineHandle {
-        let queue = Arc::new(Queue::new(Writer::new(location, engine, actor)));
+        let writer = Writer::new(location, engine, actor);
+        let cache = writer.cache().clone();
+        let queue = Arc::new(Queue::new(writer));
         let readers = Arc::new(ReaderPool::new(queue.clone(), actor));
-        EngineHandle(Arc::new(Owner { queue, readers }))
+        EngineHandle(Arc::new(Owner {
+            queue,
+            readers,
+            cache,
+        }))
     }
 
     /// Where the store lies.
@@ -95,18 +114,25 @@ impl EngineHandle {
     /// commits with SQLite-builtin operations: those take [`EngineHandle::turn`].
     pub fn write<R: Send + 'static>(&self, work: impl FnOnce(&mut Engine) -> R + Send + 'static) -> Reply<R> {
         let (reply, complete) = Reply::new();
-        self.write_then(work, move |_, result| complete.complete(result));
+        self.0
+            .queue
+            .push(Job::grouped(work, move |_, result| complete.complete(result)));
         reply
     }
 
     /// As [`EngineHandle::write`], with `publish` run on the writer thread after the shared transaction is durable (or
     /// lost): in the order of the writes, outside any transaction, and before any later job. This is where verdicts
-    /// are sent and dirtiness is marked, so that no [`EngineHandle::turn`] can come in between.
+    /// are sent and dirtiness is marked, so that no [`EngineHandle::turn`] can come in between. If the store cannot be
+    /// opened there is nobody to publish with: `publish` is dropped, and [`EngineHandle::open_failure`] says why.
     pub fn write_then<R: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Engine) -> R + Send + 'static,
         publish: impl FnOnce(&mut Engine, Result<R, EngineError>) + Send + 'static,
     ) {
+        let publish = move |engine: Option<&mut Engine>, result| match engine {
+            Some(engine) => publish(engine, result),
+            None => drop(publish),
+        };
         self.0.queue.push(Job::grouped(work, publish));
     }
 
@@ -121,7 +147,9 @@ impl EngineHandle {
     }
 
     /// Runs `work` on one committed state of the store, beside the writer (on the writer thread for a store in memory).
-    /// Sees at least every write whose reply was delivered before.
+    /// Sees at least every write whose reply was delivered before. `work` must not wait for anything: as long as it runs,
+    /// the log cannot be emptied, and when that takes too long, its next question to SQLite is answered
+    /// [`EngineError::ReadOvertaken`] (field fault F39).
     pub fn read<R: Send + 'static>(&self, work: impl FnOnce(&Reader) -> R + Send + 'static) -> Reply<R> {
         if *self.location() == StoreLocation::Memory {
             return self.turn(|engine| work(engine.reader()));
@@ -133,6 +161,31 @@ impl EngineHandle {
             );
         }));
         reply
+    }
+
+    /// The newest state of one instance on `branch` or its parents; `None` when it was never written there. A document in
+    /// use is answered at once and without SQLite, while other processes' commits are watched for
+    /// ([`EngineHandle::watch_foreign`]) or cannot be (a store in memory); then it may be as old as the last look at them.
+    pub fn state(
+        &self,
+        instance: &InstanceId,
+        branch: &BranchName,
+    ) -> Reply<Result<Option<EntityState>, EngineError>> {
+        if (*self.location() == StoreLocation::Memory || self.0.queue.is_watching())
+            && let Some(hot) = self.0.cache.hot_state(instance, branch)
+        {
+            return Reply::ready(Ok(Some(hot)));
+        }
+        let (instance, branch) = (instance.clone(), branch.clone());
+        self.read(move |reader| {
+            let named = ReadInstance::Named(&instance.scope_key);
+            reader.snapshot(|reader| reader.read_state(&instance.id, named, &branch, None))?
+        })
+    }
+
+    /// What the store's threads have done and remember.
+    pub fn counters(&self) -> StoreCounters {
+        self.0.cache.counters()
     }
 
     /// Starts looking for other processes' commits while the space has sessions or an active loop (ENG-208); `None` stops
@@ -148,6 +201,16 @@ impl EngineHandle {
             .queue
             .push(Job::close(move |result| complete.complete(result)));
         reply
+    }
+
+    /// Why the store could not be opened for the last write; `None` if it could.
+    pub fn open_failure(&self) -> Option<EngineError> {
+        self.0.queue.failure()
+    }
+
+    /// The write-ahead log's length and history.
+    pub fn log_counters(&self) -> LogCounters {
+        self.0.queue.log().counters()
     }
 
     /// Jobs waiting for the writer.

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use super::ForeignListener;
 use super::writer::Writer;
+use super::{ForeignListener, Log};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::store_path::StoreLocation;
@@ -43,7 +43,7 @@ impl<W, R, P> GroupedJob for Write<W, R, P>
 where
     W: FnOnce(&mut Engine) -> R + Send,
     R: Send,
-    P: FnOnce(&mut Engine, Result<R, EngineError>) + Send,
+    P: FnOnce(Option<&mut Engine>, Result<R, EngineError>) + Send,
 {
     fn run(&mut self, engine: &mut Engine) {
         if let Some(work) = self.work.take() {
@@ -57,14 +57,8 @@ where
             Some(error) => Err(error),
             None => result.unwrap_or(Err(EngineError::Closed)),
         };
-        match engine {
-            Some(engine) => {
-                if let Err(error) = unwinding(|| publish(engine, result)) {
-                    tracing::error!(%error, "publishing a write panicked");
-                }
-            }
-            // Without a store there is nobody to publish with; dropping the closure answers `Closed` to whoever waits.
-            None => drop(publish),
+        if let Err(error) = unwinding(|| publish(engine, result)) {
+            tracing::error!(%error, "publishing a write panicked");
         }
     }
 }
@@ -72,7 +66,7 @@ where
 impl Job {
     pub(super) fn grouped<R: Send + 'static>(
         work: impl FnOnce(&mut Engine) -> R + Send + 'static,
-        publish: impl FnOnce(&mut Engine, Result<R, EngineError>) + Send + 'static,
+        publish: impl FnOnce(Option<&mut Engine>, Result<R, EngineError>) + Send + 'static,
     ) -> Job {
         Job::Grouped(Box::new(Write {
             work: Some(work),
@@ -116,6 +110,7 @@ pub(super) fn unwinding<R>(work: impl FnOnce() -> R) -> Result<R, EngineError> {
 /// Jobs of one space's writer.
 pub(super) struct Queue {
     location: StoreLocation,
+    log: Arc<Log>,
     inner: Mutex<Inner>,
     arrived: Condvar,
 }
@@ -129,6 +124,8 @@ struct Inner {
     /// The end has come; whatever is pushed now is answered `Closed`.
     ended: bool,
     listener: Option<ForeignListener>,
+    /// Why the store could not be opened when it last was to be.
+    failure: Option<EngineError>,
     watching: bool,
 }
 
@@ -148,12 +145,14 @@ impl Queue {
     pub(super) fn new(writer: Writer) -> Queue {
         Queue {
             location: writer.location().clone(),
+            log: writer.log().clone(),
             inner: Mutex::new(Inner {
                 jobs: VecDeque::new(),
                 parked: Some(Box::new(writer)),
                 closing: false,
                 ended: false,
                 listener: None,
+                failure: None,
                 watching: false,
             }),
             arrived: Condvar::new(),
@@ -162,6 +161,10 @@ impl Queue {
 
     pub(super) fn location(&self) -> &StoreLocation {
         &self.location
+    }
+
+    pub(super) fn log(&self) -> &Arc<Log> {
+        &self.log
     }
 
     pub(super) fn backlog(&self) -> usize {
@@ -279,6 +282,15 @@ impl Queue {
         }
         inner.parked = Some(writer);
         None
+    }
+
+    /// Remembers why the store cannot be opened, or that it can.
+    pub(super) fn note_failure(&self, failure: Option<EngineError>) {
+        self.inner.lock().failure = failure;
+    }
+
+    pub(super) fn failure(&self) -> Option<EngineError> {
+        self.inner.lock().failure.as_ref().map(EngineError::for_neighbour)
     }
 
     pub(super) fn is_watching(&self) -> bool {

@@ -98,7 +98,9 @@ impl ReaderPool {
                 engine.new_reader()
             }));
         }));
-        reply.wait()??.ok_or(EngineError::Closed)
+        let mut reader = reply.wait()??.ok_or(EngineError::Closed)?;
+        reader.obey(self.writer.log().overtaken())?;
+        Ok(reader)
     }
 
     /// The next job; `None` when this thread should end.

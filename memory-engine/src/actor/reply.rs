@@ -38,6 +38,14 @@ impl<R> Reply<R> {
         (Reply(shared.clone()), Complete(Some(shared)))
     }
 
+    /// A result that is there already.
+    pub(super) fn ready(result: R) -> Reply<R> {
+        Reply(Arc::new(Shared {
+            state: Mutex::new(State::Done(Ok(result))),
+            done: Condvar::new(),
+        }))
+    }
+
     /// Blocks until the result is there. Never to be called on the writer thread itself.
     ///
     /// # Errors

@@ -4,8 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ActorOptions;
+use super::log::LogKeeper;
 use super::queue::{GroupedJob, Job, Next, Queue, unwinding};
+use super::{ActorOptions, Log};
+use crate::document_cache::StoreCache;
 use crate::engine::{Engine, EngineOptions};
 use crate::error::EngineError;
 use crate::feed::FeedRecord;
@@ -23,6 +25,9 @@ pub(super) struct Writer {
     engine_options: EngineOptions,
     options: ActorOptions,
     engine: Option<Engine>,
+    /// Outlives the engine, so that handles can look at it.
+    cache: Arc<StoreCache>,
+    keeper: LogKeeper,
 }
 
 /// How long there has been no work, in waits rather than by a clock.
@@ -38,7 +43,10 @@ impl Writer {
         engine_options: EngineOptions,
         options: ActorOptions,
     ) -> Writer {
+        let keeper = LogKeeper::new(&location, options.log_limit, Arc::default());
         Writer {
+            keeper,
+            cache: StoreCache::new(),
             location,
             engine_options,
             options,
@@ -48,6 +56,14 @@ impl Writer {
 
     pub(super) fn location(&self) -> &StoreLocation {
         &self.location
+    }
+
+    pub(super) fn cache(&self) -> &Arc<StoreCache> {
+        &self.cache
+    }
+
+    pub(super) fn log(&self) -> &Arc<Log> {
+        self.keeper.log()
     }
 
     /// The thread's body.
@@ -100,7 +116,8 @@ impl Writer {
 
     fn engine(&mut self) -> Result<&mut Engine, EngineError> {
         if self.engine.is_none() {
-            self.engine = Some(Engine::open(self.location.clone(), self.engine_options)?);
+            let (location, cache) = (self.location.clone(), self.cache.clone());
+            self.engine = Some(Engine::open_sharing(location, self.engine_options, cache)?);
         }
         self.engine.as_mut().ok_or(EngineError::Closed)
     }
@@ -119,12 +136,18 @@ impl Writer {
             .map(Engine::take_noticed_foreign)
             .unwrap_or_default();
         self.tell(foreign, queue);
-        // The first member gets the error itself, the others its text.
-        let text = lost.as_ref().map(ToString::to_string);
-        let mut lost = lost;
+        let unopened = lost.as_ref().filter(|_| self.engine.is_none());
+        queue.note_failure(unopened.map(EngineError::for_neighbour));
         for job in jobs {
-            let lost = lost.take().or_else(|| text.clone().map(EngineError::GroupLost));
+            let lost = lost.as_ref().map(EngineError::for_neighbour);
             job.publish(self.engine.as_mut(), lost);
+        }
+        self.tend_log();
+    }
+
+    fn tend_log(&mut self) {
+        if let Some(engine) = &mut self.engine {
+            self.keeper.tend(engine);
         }
     }
 
@@ -144,13 +167,18 @@ impl Writer {
                     .map(Engine::take_noticed_foreign)
                     .unwrap_or_default();
                 self.tell(foreign, queue);
+                self.tend_log();
             }
             Job::Close(done) => {
-                let checkpointed = self.engine.as_mut().map_or(Ok(true), Engine::checkpoint);
+                let emptied = match &mut self.engine {
+                    Some(engine) => self.keeper.empty(engine, Duration::ZERO),
+                    None => Ok(true),
+                };
                 if self.location != StoreLocation::Memory {
                     self.engine = None;
                 }
-                done(checkpointed.map(|_| ()));
+                self.keeper.measure();
+                done(emptied.map(|_| ()));
             }
         }
     }
@@ -176,15 +204,13 @@ impl Writer {
         queue.restore_listener(listener);
     }
 
-    /// Truncates the log once the writer has come to rest.
+    /// Empties the log once the writer has come to rest.
     fn rest(&mut self) {
-        if let Some(engine) = &mut self.engine
-            && *engine.location() != StoreLocation::Memory
-        {
-            match engine.checkpoint() {
+        if let Some(engine) = &mut self.engine {
+            match self.keeper.empty(engine, Duration::ZERO) {
                 Ok(true) => {}
                 Ok(false) => tracing::debug!("a reader pins the log"),
-                Err(error) => tracing::warn!(%error, "the log could not be truncated"),
+                Err(error) => tracing::warn!(%error, "the log could not be emptied"),
             }
         }
     }

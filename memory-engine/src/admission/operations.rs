@@ -19,6 +19,7 @@ use crate::effects;
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::events::{self, Stamps};
+use crate::heads::{Head, HeadKey};
 use crate::lease::Holder;
 use crate::read::revision_key;
 
@@ -43,6 +44,7 @@ impl Admission<'_, '_> {
         let commit = self.apply.commit;
         let seq = self.engine.server_seq()?.next();
         self.insert_commit(seq, original, layers)?;
+        self.engine.note_commit(seq);
         let mut written = Written::default();
         for (index, operation) in commit.operations.iter().enumerate() {
             if let Operation::Sqlite { db, sql, params } = operation {
@@ -223,6 +225,16 @@ impl Admission<'_, '_> {
                  op = excluded.op",
             )?
             .execute(params![address.0, address.1, address.2, column::sql(seq), op_index as i64, op.as_str()])?;
+        let head_key = HeadKey {
+            branch: branch.clone(),
+            instance: instance.clone(),
+        };
+        let head = Head {
+            seq,
+            op_index: op_index as u64,
+            op,
+        };
+        self.engine.note_head(head_key, head);
         if let (RevisionContent::Set { document }, Some(data)) = (&content, &data) {
             let key = revision_key(&instance, branch, seq, op_index as u64);
             self.engine.remember(key, Some(document.clone()), data.len());

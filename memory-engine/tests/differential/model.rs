@@ -62,8 +62,7 @@ struct Commit {
 /// One stored operation.
 #[derive(Clone, Debug)]
 pub(crate) struct Revision {
-    pub(crate) branch: String,
-    pub(crate) instance: Instance,
+    instance: Instance,
     pub(crate) seq: u64,
     pub(crate) change: Change,
 }
@@ -85,7 +84,8 @@ pub(crate) struct Branch {
 #[derive(Default)]
 pub(crate) struct Model {
     commits: Vec<Commit>,
-    pub(crate) revisions: Vec<Revision>,
+    /// By branch, then by instance, in order.
+    revisions: BTreeMap<String, BTreeMap<Instance, Vec<Revision>>>,
     pub(crate) branches: Vec<Branch>,
     /// What each value hash that a commit may claim is the hash of.
     hashes: BTreeMap<String, Tree>,
@@ -189,7 +189,13 @@ impl Model {
                     .filter(|branch| branch.name == name)
                     .for_each(|branch| branch.head = seq);
                 self.commits.push(commit);
-                self.revisions.extend(revisions);
+                let on_branch = self.revisions.entry(name.to_owned()).or_default();
+                for revision in revisions {
+                    on_branch
+                        .entry(revision.instance.clone())
+                        .or_default()
+                        .push(revision);
+                }
                 Verdict::Accepted {
                     seq,
                     replayed: false,
@@ -243,7 +249,6 @@ impl Model {
             .filter(|(i, _)| !elided.contains(i))
         {
             written.push(Revision {
-                branch: branch.into(),
                 instance: targets[index].clone().ok_or(Verdict::NoIdentity)?,
                 seq,
                 change: stored_change(index, operation, &appends, seq),
@@ -428,7 +433,6 @@ impl Model {
                 edit: Edit::Replace(Tree::Number(to)),
             };
             moved.push(Revision {
-                branch: branch.into(),
                 instance: instance.clone(),
                 seq,
                 change: Change::Patch(vec![patch]),
@@ -443,14 +447,22 @@ impl Model {
             .find(|commit| commit.who == *who && commit.local_seq == local_seq)
     }
 
-    pub(crate) fn on<'m>(
-        &'m self,
-        branch: &'m str,
-        instance: &'m Instance,
-    ) -> impl Iterator<Item = &'m Revision> {
-        self.revisions
-            .iter()
-            .filter(move |r| r.branch == branch && r.instance == *instance)
+    pub(crate) fn on(&self, branch: &str, instance: &Instance) -> impl Iterator<Item = &Revision> {
+        let found = self
+            .revisions
+            .get(branch)
+            .and_then(|on_branch| on_branch.get(instance));
+        found.into_iter().flatten()
+    }
+
+    /// Every seq at which an instance was written on any branch.
+    pub(crate) fn written_at(&self, instance: &Instance) -> Vec<u64> {
+        let on_branch = |branch: &Branch| {
+            self.on(&branch.name, instance)
+                .map(|revision| revision.seq)
+                .collect::<Vec<_>>()
+        };
+        self.branches.iter().flat_map(on_branch).collect()
     }
 
     /// The newest `set` or `delete` after `since`, else the newest overlapping patch.

@@ -342,19 +342,19 @@ impl Model {
         since: u64,
         excluded: &[u64],
     ) -> Option<u64> {
-        let in_range: Vec<&Revision> = self
-            .on(branch, instance)
-            .filter(|revision| revision.seq > since && !excluded.contains(&revision.seq))
-            .collect();
-        let replaced = in_range
+        let all: Vec<&Revision> = self.on(branch, instance).collect();
+        let counts = |revision: &Revision| revision.seq > since && !excluded.contains(&revision.seq);
+        let replaced = all
             .iter()
-            .filter(|revision| !matches!(revision.change, Change::Patch(_)));
-        let overlapping = in_range.iter().filter(|revision| match &revision.change {
-            Change::Patch(patches) => patches.iter().any(|patch| overlaps(patch, path, shape)),
-            Change::Set(_) | Change::Delete => false,
+            .filter(|revision| counts(revision) && !matches!(revision.change, Change::Patch(_)));
+        let overlapping = all.iter().enumerate().filter(|(at, revision)| match &revision.change {
+            Change::Patch(patches) if counts(revision) => patches.iter().any(|patch| {
+                overlaps(patch, path, shape) || (shape && creates_below(&all[..*at], patch, path))
+            }),
+            Change::Patch(_) | Change::Set(_) | Change::Delete => false,
         });
         let newest_replaced = replaced.map(|revision| revision.seq).max();
-        newest_replaced.or_else(|| overlapping.map(|revision| revision.seq).max())
+        newest_replaced.or_else(|| overlapping.map(|(_, revision)| revision.seq).max())
     }
 
     /// `None`: never written; `Some(None)`: deleted.
@@ -422,4 +422,24 @@ fn overlaps(patch: &PatchOp, path: &[smol_str::SmolStr], shape: bool) -> bool {
         touched.extend(parents);
     }
     touched.iter().any(|touched| starts(path, touched))
+}
+
+/// Whether a patch makes a new member of what a shape read looked at, however far below that it writes (INV-2): the
+/// member on the way to its target was not there before the revision.
+fn creates_below(before: &[&Revision], patch: &PatchOp, path: &[smol_str::SmolStr]) -> bool {
+    let creates = match patch.action() {
+        PatchAction::Add { .. }
+        | PatchAction::Replace { .. }
+        | PatchAction::Move { .. }
+        | PatchAction::Append { .. }
+        | PatchAction::AddUnique { .. }
+        | PatchAction::Increment { .. } => true,
+        PatchAction::Remove { .. } | PatchAction::Splice { .. } | PatchAction::RemoveByValue { .. } => false,
+    };
+    if !creates || patch.path().len() <= path.len() || !patch.path().starts_with(path) {
+        return false;
+    }
+    let member = &patch.path()[..=path.len()];
+    let state = fold(before.iter().copied()).unwrap_or_default();
+    state.as_ref().and_then(|state| state.at_path(member)).is_none()
 }
