@@ -347,12 +347,15 @@ impl Model {
         let replaced = all
             .iter()
             .filter(|revision| counts(revision) && !matches!(revision.change, Change::Patch(_)));
-        let overlapping = all.iter().enumerate().filter(|(at, revision)| match &revision.change {
-            Change::Patch(patches) if counts(revision) => patches.iter().any(|patch| {
-                overlaps(patch, path, shape) || (shape && creates_below(&all[..*at], patch, path))
-            }),
-            Change::Patch(_) | Change::Set(_) | Change::Delete => false,
-        });
+        let overlapping = all
+            .iter()
+            .enumerate()
+            .filter(|(at, revision)| match &revision.change {
+                Change::Patch(patches) if counts(revision) => patches.iter().any(|patch| {
+                    overlaps(patch, path, shape) || (shape && creates_below(&all[..*at], patch, path))
+                }),
+                Change::Patch(_) | Change::Set(_) | Change::Delete => false,
+            });
         let newest_replaced = replaced.map(|revision| revision.seq).max();
         newest_replaced.or_else(|| overlapping.map(|(_, revision)| revision.seq).max())
     }
