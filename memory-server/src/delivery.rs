@@ -55,9 +55,20 @@ pub(crate) struct SessionKey {
     pub(crate) session: SessionId,
 }
 
-/// The content of one effect frame.
+/// Which kind of frame carried a sync.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    /// An effect: what it carried is recorded, and told again when it is lost.
+    Effect,
+    /// The answer to a watch request. A client that did not get it asks again, and only then is it told again (SRV-502): a
+    /// resume alone repeats nothing of it.
+    Answer,
+}
+
+/// The content of one frame with a sync.
 #[derive(Debug, Clone)]
 pub(crate) struct Delivered {
+    pub(crate) carrier: Carrier,
     pub(crate) session: SessionKey,
     /// The opening of the session the frame was built for; a record of an older one undoes nothing.
     pub(crate) incarnation: u64,
@@ -79,7 +90,10 @@ impl Delivered {
 
     /// True for a frame with nothing but a marker.
     pub(crate) fn is_bare_marker(&self) -> bool {
-        self.upserts.is_empty() && self.removes.is_empty() && self.plans.is_empty()
+        self.carrier == Carrier::Effect
+            && self.upserts.is_empty()
+            && self.removes.is_empty()
+            && self.plans.is_empty()
     }
 }
 

@@ -9,6 +9,8 @@ use memory_wire::message::{
 use memory_wire::{Object, RequestId, Seq, Value, WireError};
 
 use crate::connection::{Connection, Negotiation, OpenSession};
+use crate::delivery::{Carrier, Delivered, Loss, SessionKey};
+use crate::outbound::Refused;
 use crate::server::Server;
 use crate::{entity_ids, graph_query, handshake, session_open, sqlite_requests, transact, watch_requests};
 
@@ -27,6 +29,27 @@ impl Answer {
             Answer::Sync { ok, sync } => sync.response_text(request_id, &ok),
         };
         text.map_err(|error| WireError::query(format!("the answer cannot be encoded: {error}")))
+    }
+
+    /// The record of the sync in it, for the case that it is lost.
+    fn delivered(&self, requester: &Requester) -> Option<Box<Delivered>> {
+        match self {
+            Answer::Body(_) => None,
+            Answer::Sync { sync, .. } => Some(Box::new(Delivered {
+                carrier: Carrier::Answer,
+                session: SessionKey {
+                    space: requester.header.space.clone(),
+                    session: requester.header.session_id.clone(),
+                },
+                incarnation: requester.open.incarnation,
+                from_seq: sync.from_seq,
+                to_seq: sync.to_seq,
+                upserts: Vec::new(),
+                removes: Vec::new(),
+                marker: None,
+                plans: Vec::new(),
+            })),
+        }
     }
 }
 
@@ -154,6 +177,10 @@ pub(crate) fn respond(
     result: Result<Answer, WireError>,
 ) {
     let header = &requester.header;
+    let delivered = result
+        .as_ref()
+        .ok()
+        .and_then(|answer| answer.delivered(requester));
     let result = if server.config().acl.mode.is_active()
         && !connection.holds(&header.space, &header.session_id, requester.open.incarnation)
     {
@@ -163,11 +190,27 @@ pub(crate) fn respond(
     } else {
         result
     };
-    match result.and_then(|answer| answer.into_text(&header.request_id)) {
-        Ok(text) => {
+    let unsent = match (
+        result.and_then(|answer| answer.into_text(&header.request_id)),
+        delivered,
+    ) {
+        (Ok(text), None) => {
             connection.outbound.push_answer(text);
+            None
         }
-        Err(error) => refuse(connection, &header.request_id, error),
+        (Ok(text), Some(delivered)) => connection
+            .outbound
+            .push_recorded(text, delivered)
+            .err()
+            .map(|Refused(delivered)| delivered),
+        (Err(error), delivered) => {
+            refuse(connection, &header.request_id, error);
+            delivered
+        }
+    };
+    if let Some(delivered) = unsent {
+        let mut registry = requester.open.space.registry.lock();
+        registry.roll_back(&delivered, Loss::Unsent);
     }
 }
 

@@ -128,9 +128,14 @@ impl Outbound {
 
     /// Queues an effect frame (SRV-704). The caller has asked [`Outbound::is_above_high_water`] before evaluating.
     pub(crate) fn push_effect(&self, text: String, delivery: Delivered) -> Result<(), Refused> {
+        self.push_recorded(text, Box::new(delivery))
+    }
+
+    /// Queues a frame with the record of what it carries, which may be lost with it (SRV-314).
+    pub(crate) fn push_recorded(&self, text: String, delivery: Box<Delivered>) -> Result<(), Refused> {
         self.push(Queued {
             text,
-            delivery: Some(Box::new(delivery)),
+            delivery: Some(delivery),
         })
         .map_err(|refused| {
             Refused(
@@ -347,9 +352,11 @@ impl Outbound {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::delivery::Carrier;
 
     fn delivery(session: &str, from: u64, to: u64) -> Delivered {
         Delivered {
+            carrier: Carrier::Effect,
             session: SessionKey {
                 space: "did:key:zS".into(),
                 session: session.into(),

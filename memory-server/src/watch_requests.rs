@@ -165,7 +165,7 @@ impl Job {
         prepared: Option<PreparedView>,
     ) -> Result<Answer, WireError> {
         let space = &self.requester.open.space;
-        let (slot, standing, views, reader_of) = {
+        let (slot, standing, views, reader_of, in_doubt) = {
             let registry = space.registry.lock();
             let (slot, session) = registry
                 .current(&self.requester.header.session_id, self.requester.open.incarnation)
@@ -175,6 +175,7 @@ impl Job {
                 Arc::clone(&session.watches),
                 session.views.clone(),
                 session.reader().cloned(),
+                session.answer_in_doubt,
             )
         };
         let reader = engine.reader();
@@ -197,10 +198,15 @@ impl Job {
             None => views,
             Some(interests) => views.replaced(interests, &*self.server.config().identifiers)?,
         };
+        let mut again = Vec::new();
         let (all, new) = match self.change {
             Change::Set => (WatchSet::replacing(watches), Vec::new()),
             Change::Add => {
+                if in_doubt {
+                    again.clone_from(&watches);
+                }
                 let new = standing.novelty(watches)?;
+                again.retain(|watch| new.iter().all(|new| new.id != watch.id));
                 (standing.with(new.clone()), new)
             }
         };
@@ -210,7 +216,7 @@ impl Job {
                 let pass = Pass::new(&self.server, space, reader, &self.elsewhere)?;
                 match self.change {
                     Change::Set => self.replace(&pass, slot, Arc::new(all), views, prepared),
-                    Change::Add => self.extend(&pass, slot, all, &new),
+                    Change::Add => self.extend(&pass, slot, all, &new, &again),
                 }
             })
             .map_err(ServerError::from)
@@ -297,6 +303,7 @@ impl Job {
             registry
                 .update(slot, |session| {
                     session.last_synced = pass.head;
+                    session.answer_in_doubt = false;
                     session.force_full = false;
                     session.deferred.0.clear();
                     session.lease_reads_lapsed = subject.keyed && withheld;
@@ -316,17 +323,19 @@ impl Job {
         Ok(answer(pass.head, sync))
     }
 
-    /// Only what the new watches bring, staged on a clone so that a failure installs nothing (SRV-503, SRV-504).
+    /// Only what the new watches bring, staged on a clone so that a failure installs nothing (SRV-503, SRV-504); and all
+    /// that watches reach which stand already, but whose answer may have been lost.
     fn extend(
         &self,
         pass: &Pass<'_>,
         slot: Slot,
         all: WatchSet,
         new: &[Watch],
+        again: &[Watch],
     ) -> Result<Answer, ServerError> {
         let subject = self.subject(slot)?;
         let from_seq = subject.last_synced;
-        if new.is_empty() {
+        if new.is_empty() && again.is_empty() {
             let sync = SyncFrame {
                 from_seq,
                 to_seq: pass.head,
@@ -371,6 +380,23 @@ impl Job {
                     held_now.push((key, Held::new(snapshot.seq, deleted)));
                 }
                 staged.push((kind, graph));
+            }
+            let told_again = FullView::evaluate(
+                pass.reader,
+                pass.space,
+                &subject.identity,
+                &queries_by_branch(again),
+            )?;
+            let told: FxHashSet<InstanceKey> = upserts.iter().map(|(key, _)| key.clone()).collect();
+            for (key, snapshot) in told_again.entries() {
+                if !applicable.admits(&key.instance.scope_key) || told.contains(&key) {
+                    continue;
+                }
+                upserts.push((
+                    key.clone(),
+                    pass.upsert(&key, &snapshot, subject.keyed, subject.form)?,
+                ));
+                held_now.push((key, Held::new(snapshot.seq, snapshot.document.is_none())));
             }
         }
         upserts.sort_by(|(a, _), (b, _)| a.cmp(b));
