@@ -13,6 +13,7 @@ use crate::delivery::SessionKey;
 use crate::limits::Limits;
 use crate::outbound::Outbound;
 use crate::space::Space;
+use crate::statistics::Statistics;
 
 /// Where a connection stands (SRV-112). `AwaitHello → Ready`, once; a refused hello stays in `AwaitHello`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +39,7 @@ pub(crate) struct Connection {
     /// Order of connecting: fan-out visits connections in it (§4.7).
     pub(crate) order: u64,
     pub(crate) outbound: Outbound,
+    pub(crate) statistics: Arc<Statistics>,
     negotiation: Mutex<Negotiation>,
     /// At most one challenge lives at a time (SRV-301).
     pub(crate) challenge: Mutex<ChallengeState>,
@@ -45,16 +47,22 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn over_socket(id: String, order: u64, limits: &Limits) -> Arc<Connection> {
-        Connection::new(id, order, Outbound::socket(limits))
+    pub(crate) fn over_socket(
+        id: String,
+        order: u64,
+        limits: &Limits,
+        statistics: Arc<Statistics>,
+    ) -> Arc<Connection> {
+        Connection::new(id, order, Outbound::socket(limits), statistics)
     }
 
-    pub(crate) fn in_process(id: String, order: u64) -> Arc<Connection> {
-        Connection::new(id, order, Outbound::loopback())
+    pub(crate) fn in_process(id: String, order: u64, statistics: Arc<Statistics>) -> Arc<Connection> {
+        Connection::new(id, order, Outbound::loopback(), statistics)
     }
 
-    fn new(id: String, order: u64, outbound: Outbound) -> Arc<Connection> {
+    fn new(id: String, order: u64, outbound: Outbound, statistics: Arc<Statistics>) -> Arc<Connection> {
         Arc::new(Connection {
+            statistics,
             id,
             order,
             outbound,

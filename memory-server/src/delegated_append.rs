@@ -17,6 +17,7 @@ use crate::error::ServerError;
 use crate::server::Server;
 use crate::serving_plane::{AdmittedCommit, Appended, DelegatedAppend, EventAppendNotice};
 use crate::space::Space;
+use crate::statistics::Verdict;
 
 /// Delivers one append, within the target space's turn.
 pub(crate) async fn append(server: &Arc<Server>, request: DelegatedAppend) -> Result<Appended, ServerError> {
@@ -63,6 +64,9 @@ fn deliver(
         kind: OpKind::Patch,
     };
     space.mark(|batch| batch.mark(stream.clone(), origin));
+    server
+        .statistics()
+        .count_commit(CommitClass::Authored, Verdict::of(&applied));
     server.notify_admitted(&AdmittedCommit {
         space: space.id().clone(),
         seq: applied.seq,

@@ -14,6 +14,7 @@ use crate::error::ServerError;
 use crate::server::Server;
 use crate::serving_plane::AdmittedCommit;
 use crate::space::Space;
+use crate::statistics::Verdict;
 
 impl Server {
     /// Sets the value of a space-scoped document as a `system` commit, in the space's turn.
@@ -27,6 +28,14 @@ impl Server {
         id: &EntityId,
         value: Value,
     ) -> Result<Applied, ServerError> {
+        if self.config().acl.mode.is_active() && !self.space_exists(space)? {
+            // What is refused for want of a list must not leave a store behind: nobody has signed this.
+            let unfounded = AccessState {
+                list: ListState::Missing,
+                empty: true,
+            };
+            check_list(space, &unfounded, id)?;
+        }
         let space = self.open_space(space)?;
         let mut document = Object::new();
         document.insert("value", value);
@@ -71,6 +80,8 @@ impl Server {
             space.mark(|batch| batch.mark_for_all(key.clone()));
             self.schedule_flush(space);
         }
+        self.statistics()
+            .count_commit(CommitClass::System, Verdict::of(&applied));
         self.notify_admitted(&AdmittedCommit {
             space: space.id().clone(),
             seq: applied.seq,

@@ -3,14 +3,16 @@
 
 use std::sync::Arc;
 
+use memory_wire::codec::{self, EncodeError};
 use memory_wire::message::{
-    Ack, AckOk, ClientMessage, HANDSHAKE_REQUEST_ID, RequestHeader, ServerMessage, SyncFrame,
+    Ack, AckOk, ClientMessage, HANDSHAKE_REQUEST_ID, RequestHeader, Response, ServerMessage, SyncFrame,
 };
 use memory_wire::{Object, RequestId, Seq, Value, WireError};
 
 use crate::connection::{Connection, Negotiation, OpenSession};
 use crate::delivery::{Carrier, Delivered, Loss, SessionKey};
 use crate::outbound::Refused;
+use crate::rates::{Metered, TooFast};
 use crate::server::Server;
 use crate::{entity_ids, graph_query, handshake, session_open, sqlite_requests, transact, watch_requests};
 
@@ -64,9 +66,10 @@ pub(crate) async fn handle(
         return;
     };
     if let ClientMessage::Hello(hello) = &message {
-        let answer = handshake::hello(server, connection, hello)
-            .unwrap_or_else(|error| ServerMessage::error(RequestId::new(HANDSHAKE_REQUEST_ID), error));
-        send(connection, answer);
+        match handshake::hello(server, connection, hello) {
+            Ok(answer) => drop(queue(connection, codec::encode(&answer))),
+            Err(error) => refuse(connection, &RequestId::new(HANDSHAKE_REQUEST_ID), error),
+        }
         return;
     }
     if connection.negotiation() == Negotiation::AwaitHello {
@@ -86,44 +89,44 @@ pub(crate) async fn handle(
         },
         ClientMessage::GraphQuery(request) => {
             let header = request.header.clone();
-            answer(server, connection, &header, async |session| {
+            read(server, connection, &header, async |session| {
                 graph_query::graph_query(server, session, &request).await
             })
             .await;
         }
         ClientMessage::EntityIdList(request) => {
             let header = request.header.clone();
-            answer(server, connection, &header, async |session| {
+            read(server, connection, &header, async |session| {
                 entity_ids::list(server, session, &request).await
             })
             .await;
         }
         ClientMessage::EntityIdExists(request) => {
             let header = request.header.clone();
-            answer(server, connection, &header, async |session| {
+            read(server, connection, &header, async |session| {
                 entity_ids::exists(server, session, &request).await
             })
             .await;
         }
         ClientMessage::SqliteQuery(request) => {
             let header = request.header.clone();
-            answer(server, connection, &header, async |session| {
+            read(server, connection, &header, async |session| {
                 sqlite_requests::query(server, session, &request).await
             })
             .await;
         }
         ClientMessage::SqliteRegisterDiskSource(request) => {
             let header = request.header.clone();
-            answer(server, connection, &header, async |session| {
+            read(server, connection, &header, async |session| {
                 sqlite_requests::register_disk_source(server, session, &request).await
             })
             .await;
         }
-        ClientMessage::WatchSet(request) => match session_of(connection, &request.header) {
+        ClientMessage::WatchSet(request) => match paced_session(server, connection, &request.header).await {
             Ok(session) => watch_requests::set(server, connection, session, request).await,
             Err(error) => refuse(connection, &request.header.request_id, error),
         },
-        ClientMessage::WatchAdd(request) => match session_of(connection, &request.header) {
+        ClientMessage::WatchAdd(request) => match paced_session(server, connection, &request.header).await {
             Ok(session) => watch_requests::add(server, connection, session, request).await,
             Err(error) => refuse(connection, &request.header.request_id, error),
         },
@@ -152,6 +155,43 @@ fn session_of(connection: &Connection, header: &RequestHeader) -> Result<Request
             open,
         })
         .ok_or_else(|| WireError::session("Session is not open on this connection"))
+}
+
+/// The session of a read request, once its principal may read again.
+async fn paced_session(
+    server: &Server,
+    connection: &Connection,
+    header: &RequestHeader,
+) -> Result<Requester, WireError> {
+    let requester = session_of(connection, header)?;
+    let principal = requester
+        .open
+        .space
+        .registry
+        .lock()
+        .by_id(&header.session_id)
+        .and_then(|session| session.principal.clone());
+    server
+        .pace(connection, Metered::Query, principal.as_ref())
+        .await
+        .map_err(TooFast::to_wire)?;
+    Ok(requester)
+}
+
+/// Runs a read request, at the rate of its principal.
+async fn read(
+    server: &Arc<Server>,
+    connection: &Arc<Connection>,
+    header: &RequestHeader,
+    work: impl AsyncFnOnce(&Requester) -> Result<Answer, WireError>,
+) {
+    match paced_session(server, connection, header).await {
+        Ok(requester) => {
+            let result = work(&requester).await;
+            respond(server, connection, &requester, result);
+        }
+        Err(error) => refuse(connection, &header.request_id, error),
+    }
 }
 
 /// Runs a request whose answer the loss of the session replaces (SRV-403).
@@ -222,7 +262,17 @@ pub(crate) fn refuse(connection: &Connection, request_id: &RequestId, error: Wir
 
 /// Queues a message; a connection that is ending drops it (SRV-107).
 pub(crate) fn send(connection: &Connection, message: ServerMessage) -> bool {
-    match message.encode() {
+    if let ServerMessage::Response(Response {
+        result: Err(error), ..
+    }) = &message
+    {
+        connection.statistics.count_error(error.name);
+    }
+    queue(connection, message.encode())
+}
+
+fn queue(connection: &Connection, text: Result<String, EncodeError>) -> bool {
+    match text {
         Ok(text) => connection.outbound.push_answer(text),
         Err(error) => {
             // Answers are built from values that were decoded; only their nesting could fail here.

@@ -56,6 +56,7 @@ impl EncodedDocuments {
     ) -> Result<EncodedDocument, EncodeError> {
         let cached = (key.clone(), seq, form);
         if let Some(encoded) = self.find(&cached) {
+            statistics.count_encoded_hit();
             return Ok(encoded);
         }
         let encoded = match form {

@@ -2,10 +2,11 @@
 //! that changed, or full. Called within the space's turn, on one committed state, by `flush`, `session_open` and
 //! `watch_requests`. Nothing of the session changes before its frame is completely built (SRV-429).
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use memory_engine::Reader;
-use memory_engine::query::Snapshot;
+use memory_engine::query::{RefreshWork, SharedRefresh, Snapshot};
 use memory_engine::sync::Mutex;
 use memory_wire::message::{GraphQuery, Remove, SyncFrame, UpsertFrame, UpsertFrameContent, ViewPlan};
 use memory_wire::{InstanceId, LocalSeq, ScopeIdentity, Seq, SessionId};
@@ -28,13 +29,14 @@ use crate::space::Space;
 use crate::watches::WatchSet;
 
 /// One committed state of one space, being read for its sessions.
-#[derive(Clone, Copy)]
 pub(crate) struct Pass<'a> {
     pub(crate) server: &'a Server,
     pub(crate) space: &'a Space,
     pub(crate) reader: &'a Reader,
     pub(crate) head: Seq,
     pub(crate) elsewhere: &'a ElsewhereLeases,
+    /// Sessions with equal watches are refreshed by one walk (SRV-524).
+    refreshes: RefCell<SharedRefresh>,
 }
 
 /// A frame ready to be sent.
@@ -180,7 +182,13 @@ impl<'a> Pass<'a> {
             reader,
             head,
             elsewhere,
+            refreshes: RefCell::default(),
         })
+    }
+
+    /// Walks made and taken over so far.
+    pub(crate) fn refresh_work(&self) -> RefreshWork {
+        self.refreshes.borrow().work()
     }
 
     /// The frame entry of a snapshot.
@@ -343,11 +351,15 @@ impl<'a> Pass<'a> {
         let SessionView { graphs, entities } = &mut *view;
         let mut reported: FxHashSet<InstanceKey> = FxHashSet::default();
         for (kind, graph) in graphs.iter_mut() {
-            let Some(changes) = graph.refresh(self.reader, &touched)? else {
+            let refreshed = self
+                .refreshes
+                .borrow_mut()
+                .refresh(graph, self.reader, &touched)?;
+            let Some(changes) = refreshed else {
                 continue;
             };
-            for snapshot in changes.snapshots {
-                let key = InstanceKey::of(&snapshot);
+            for snapshot in &changes.snapshots {
+                let key = InstanceKey::of(snapshot);
                 if let GraphKey::Branch(_) = kind {
                     outcome.grown.push(key.instance.clone());
                 }
@@ -371,15 +383,15 @@ impl<'a> Pass<'a> {
                         .origin(&key.instance)
                         .is_some_and(|origin| origin.is_held_by(&subject.id, snapshot.seq));
                 if !own {
-                    let upsert = self.upsert(&key, &snapshot, subject.keyed, subject.form)?;
+                    let upsert = self.upsert(&key, snapshot, subject.keyed, subject.form)?;
                     outcome.content.upserts.push((key.clone(), upsert));
                 }
                 outcome.content.held.push((key, Held::new(snapshot.seq, deleted)));
             }
-            for instance in changes.unreached {
+            for instance in &changes.unreached {
                 let key = InstanceKey {
                     branch: graph.branch().clone(),
-                    instance,
+                    instance: instance.clone(),
                 };
                 if entities.contains_key(&key) {
                     outcome

@@ -20,7 +20,8 @@ use crate::registry::{Registry, Slot};
 use crate::server::Server;
 use crate::session::Attachment;
 use crate::space::Space;
-use crate::statistics::{SlowOperation, SlowQuery, Timed};
+use crate::spans;
+use crate::statistics::{SlowOperation, SlowQuery, Statistics, Timed};
 use crate::tasks::sleep;
 
 impl Server {
@@ -82,6 +83,7 @@ async fn flush_when_due(server: Arc<Server>, space: Arc<Space>) {
         server.time(Timed::FlushQueue, requested.elapsed());
         if let Err(error) = flush_space(&server, &space).await {
             // The batch is back in place; wait a little, so that a broken store is not hammered.
+            server.statistics().count_flush_failure();
             tracing::warn!(space = %space.id(), %error, "flush failed");
             sleep(limits.drain_wait_floor).await;
         }
@@ -98,11 +100,7 @@ async fn flush_when_due(server: Arc<Server>, space: Arc<Space>) {
 
 /// One pass over one space, in its turn.
 pub(crate) async fn flush_space(server: &Arc<Server>, space: &Arc<Space>) -> Result<(), ServerError> {
-    let keyed = space
-        .registry
-        .lock()
-        .iter()
-        .any(|(_, session)| session.lease_reads);
+    let keyed = space.registry.lock().has_keyed();
     let elsewhere = if keyed {
         server.leases_elsewhere(space).await
     } else {
@@ -118,12 +116,15 @@ pub(crate) async fn flush_space(server: &Arc<Server>, space: &Arc<Space>) -> Res
 /// The batch of a pass; given back if the pass does not come to an end, however it fails (SRV-422, fault 5).
 struct Batch<'a> {
     space: &'a Space,
+    statistics: &'a Statistics,
     dirty: Option<DirtyBatch>,
 }
 
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
-        self.space.end_pass(self.dirty.take());
+        if let Some(waited) = self.space.end_pass(self.dirty.take()) {
+            self.statistics.note_push_delay(waited);
+        }
     }
 }
 
@@ -139,16 +140,21 @@ fn pass(
     };
     let mut batch = Batch {
         space,
+        statistics: server.statistics(),
         dirty: Some(dirty),
     };
     let started = Instant::now();
     let dirty = batch.dirty.as_ref().expect("just put there");
     let visits = Visits::select(&space.registry.lock(), dirty);
+    let span = spans::fanout(space.id(), dirty.len(), visits.len());
+    let _passing = span.enter();
     let outcome = engine.reader().snapshot(|reader| -> Result<(), ServerError> {
         let pass = Pass::new(server, space, reader, elsewhere)?;
         for visit in visits.in_order() {
             visit_session(&pass, visit, dirty);
         }
+        server.statistics().count_considered(visits.considered);
+        server.statistics().count_refreshes(pass.refresh_work());
         Ok(())
     });
     outcome.map_err(ServerError::from).and_then(|outcome| outcome)?;
@@ -179,6 +185,8 @@ struct Visit {
 struct Visits {
     prioritized: Vec<Visit>,
     followers: Vec<Visit>,
+    /// Sessions looked at, those that turned out to be away included.
+    considered: usize,
 }
 
 impl Visits {
@@ -193,7 +201,10 @@ impl Visits {
         for slot in registry.owed() {
             touched.entry(slot).or_default();
         }
-        let mut visits = Visits::default();
+        let mut visits = Visits {
+            considered: touched.len(),
+            ..Visits::default()
+        };
         for (slot, touched) in touched {
             let Some(Attachment::Attached { connection, order }) =
                 registry.get(slot).map(|session| &session.attachment)
@@ -253,9 +264,11 @@ fn visit_session(pass: &Pass<'_>, visit: &Visit, dirty: &DirtyBatch) {
         return;
     }
     let started = Instant::now();
+    let refresh = spans::refresh(&subject.id, subject.watches.len(), visit.touched.len()).entered();
     let frame = match pass.evaluate(&subject, visit.touched.clone(), dirty) {
         Ok(frame) => frame,
         Err(error) => {
+            server.statistics().count_evaluation_failure();
             tracing::warn!(space = %space.id(), session = %subject.id, %error, "session could not be refreshed");
             space
                 .registry
@@ -264,10 +277,12 @@ fn visit_session(pass: &Pass<'_>, visit: &Visit, dirty: &DirtyBatch) {
             None
         }
     };
+    drop(refresh);
     note_slow(server, space, &subject, started.elapsed());
     let Some(Frame { text, delivered }) = frame else {
         return;
     };
+    let _syncing = spans::sync(&subject.id, delivered.upserts.len()).entered();
     if let Err(error) = server.config().faults.before_effect(space.id(), &subject.id) {
         tracing::debug!(connection = %connection.id, session = %subject.id, %error, "send failed");
         space.registry.lock().roll_back(&delivered, Loss::Unsent);

@@ -7,7 +7,7 @@
 //!
 //! | you look for | room |
 //! | --- | --- |
-//! | how frames come in and go out, closes, limits | `transport`, `outbound`, `connection` |
+//! | how frames come in and go out, closes, limits | `listener`, `transport`, `outbound`, `connection` |
 //! | which request is answered where | `dispatch`, then `handshake`, `session_open`, `transact`, `watch_requests`, `graph_query`, `entity_ids`, `sqlite_requests` |
 //! | what one space has: sessions, dirt, caches | `space`, `registry`, `session`, `dirty` |
 //! | why no frame overtakes a verdict | `turn` |
@@ -51,7 +51,10 @@ mod instance_reads;
 pub mod knobs;
 mod leases;
 pub mod limits;
+mod listener;
+mod log_counts;
 pub mod loopback;
+mod metrics;
 mod outbound;
 mod plane;
 mod prepared_view;
@@ -59,10 +62,12 @@ mod rates;
 mod registry;
 mod served_acl;
 mod server;
+mod serving_lag;
 mod serving_plane;
 mod session;
 mod session_open;
 mod space;
+mod spans;
 mod sqlite_requests;
 mod statistics;
 mod tasks;
@@ -82,6 +87,8 @@ pub use config::{
 pub use error::ServerError;
 pub use identifiers::{Identifiers, RandomIdentifiers};
 pub use limits::Limits;
+pub use log_counts::{LogCounts, LogLevels};
+pub use metrics::{MetricKind, MetricRow, table as metrics_table};
 pub use rates::{Rate, RateStats, Rates};
 pub use server::{Server, ServingLoopReport};
 pub use serving_plane::{

@@ -28,10 +28,23 @@ pub struct Limits {
     pub negotiation_buffer: usize,
     /// Silence after which a ping is sent, and again after which the socket is closed (SRV-105).
     pub keep_alive: Duration,
+    /// Time for a request's head to arrive; a peer that takes longer is cut off.
+    pub request_head: Duration,
+    /// Time for an accepted hello on a socket; then it closes 1002. Clients say hello at once.
+    pub hello_deadline: Duration,
+    /// TCP connections at once; further ones are closed unanswered.
+    pub max_connections: usize,
+    /// Sockets without a session. Beyond it the one that has waited longest is closed 1013, so that whoever opens a
+    /// session promptly always finds a place.
+    pub unopened_sockets: usize,
     /// Frames of one connection that may wait for dispatch before its socket is no longer read (SRV-707).
     pub inbound_pending_frames: usize,
     /// Bytes of one connection that may wait for dispatch before its socket is no longer read (SRV-707).
     pub inbound_pending_bytes: usize,
+
+    /// Bytes of a socket's read buffer. Each connection has one for life, and each read clears it: small, because nearly
+    /// every inbound frame is.
+    pub read_buffer: usize,
 
     /// Outbound bytes above which a connection's sessions are skipped by fan-out (SRV-704).
     pub outbound_high_water: usize,
@@ -91,8 +104,13 @@ impl Default for Limits {
             max_inbound_message: 64 * MIB,
             negotiation_buffer: MIB,
             keep_alive: Duration::from_secs(15),
+            request_head: Duration::from_secs(10),
+            hello_deadline: Duration::from_secs(30),
+            max_connections: 65_536,
+            unopened_sockets: 16_384,
             inbound_pending_frames: 64,
             inbound_pending_bytes: 8 * MIB,
+            read_buffer: 8 * 1024,
             outbound_high_water: 4 * MIB,
             outbound_cap: 64 * MIB,
             outbound_stall: Duration::from_secs(30),

@@ -66,6 +66,8 @@ pub(crate) struct Withdrawn {
 struct State {
     queue: VecDeque<Queued>,
     bytes: usize,
+    /// Most bytes that waited at once.
+    peak: usize,
     closing: Option<Closing>,
     /// A session of this connection was skipped since the queue was last low (SRV-705).
     starved: bool,
@@ -152,6 +154,7 @@ impl Outbound {
             return Err(frame);
         }
         state.bytes += frame.text.len();
+        state.peak = state.peak.max(state.bytes);
         // One frame may exceed the cap by itself; a backlog may not.
         let over = state.bytes > self.cap && !state.queue.is_empty();
         state.queue.push_back(frame);
@@ -172,6 +175,11 @@ impl Outbound {
         let above = state.bytes > self.high_water && state.closing.is_none();
         state.starved |= above;
         above
+    }
+
+    /// True for a connection within the process: handing a frame over is delivering it.
+    pub(crate) fn is_loopback(&self) -> bool {
+        self.records.is_none()
     }
 
     /// True once the connection is ending: nothing queued now will be written.
@@ -342,8 +350,12 @@ impl Outbound {
         }
     }
 
+    /// Most bytes that ever waited at once.
+    pub(crate) fn peak_bytes(&self) -> usize {
+        self.state.lock().peak
+    }
+
     /// Bytes waiting to be written.
-    #[cfg(test)]
     pub(crate) fn queued_bytes(&self) -> usize {
         self.state.lock().bytes
     }

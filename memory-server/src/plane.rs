@@ -15,7 +15,7 @@ use crate::serving_plane::{
     AdmittedCommit, Appended, Authority, DelegatedAppend, DemandRow, DemandSizes, Observer, PlaneFuture,
     ServedAclChange, ServedAclOutcome, ServingPlane,
 };
-use crate::statistics::PushStats;
+use crate::statistics::{PushStats, Verdict};
 use crate::views::{self, ViewHandle, ViewInterestRow, ViewSelection};
 use crate::{delegated_append, demand, foreign_authority, served_acl};
 
@@ -62,6 +62,7 @@ impl ServingPlane for Server {
                 }
             }
         });
+        self.statistics().count_commit(notice.class, Verdict::Accepted);
         self.notify_admitted(&notice);
         if let Some(server) = self.shared() {
             server.schedule_flush(&space);

@@ -3,16 +3,16 @@
 //! `session_open`; loopback connections are the process itself and are never asked.
 
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use governor::clock::{Clock as _, DefaultClock};
+use governor::clock::Clock as _;
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use memory_wire::Did;
 use memory_wire::WireError;
 use memory_wire::error::ErrorName;
 use serde::Serialize;
 
+use crate::statistics::Statistics;
 use crate::tasks::sleep;
 
 /// One bucket of each principal.
@@ -83,11 +83,39 @@ pub(crate) enum Metered {
 }
 
 impl Metered {
+    pub(crate) const ALL: &'static [Metered] = &[Metered::Commit, Metered::Open, Metered::Query];
+
+    /// As metrics count it.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Metered::Commit => "commit",
+            Metered::Open => "open",
+            Metered::Query => "query",
+        }
+    }
+
     fn noun(self) -> &'static str {
         match self {
             Metered::Commit => "commit",
             Metered::Open => "session open",
             Metered::Query => "query",
+        }
+    }
+}
+
+/// What became of a request above its rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RateOutcome {
+    /// It waited and went on.
+    Paced,
+    Refused,
+}
+
+impl RateOutcome {
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            RateOutcome::Paced => "paced",
+            RateOutcome::Refused => "refused",
         }
     }
 }
@@ -114,50 +142,41 @@ pub(crate) struct TooFast {
 }
 
 impl TooFast {
-    /// The refusal as the client is told: an unclassified, possibly transient error (WIRE-766), which it retries.
-    pub(crate) fn into_wire(self) -> WireError {
-        WireError::new(
-            ErrorName::RateLimited,
-            format!(
-                "{} rate of this principal exceeded; retry after {} ms",
-                self.what.noun(),
-                self.retry_after.as_millis().max(1)
-            ),
+    /// The refusal as the client is told: with a name of its own, which clients that do not know it retry (WIRE-766).
+    pub(crate) fn to_wire(self) -> WireError {
+        self.marked(WireError::new(ErrorName::RateLimited, self.message()))
+    }
+
+    /// The refusal of an open, whose challenge is spent: the client comes back on a fresh connection (SRV-324).
+    pub(crate) fn to_open_error(self) -> WireError {
+        self.marked(WireError::authorization(self.message()).retriable())
+    }
+
+    fn message(self) -> String {
+        format!(
+            "{} rate of this principal exceeded; retry after {} ms",
+            self.what.noun(),
+            self.retry_after_ms()
         )
-        .with_retry_after_ms(
-            u64::try_from(self.retry_after.as_millis())
-                .unwrap_or(u64::MAX)
-                .max(1),
-        )
+    }
+
+    fn marked(self, error: WireError) -> WireError {
+        error.with_retry_after_ms(self.retry_after_ms())
+    }
+
+    fn retry_after_ms(self) -> u64 {
+        u64::try_from(self.retry_after.as_millis())
+            .unwrap_or(u64::MAX)
+            .max(1)
     }
 }
 
-/// One kind of bucket, by principal.
-#[derive(Debug)]
-struct Buckets {
-    limiter: Option<DefaultKeyedRateLimiter<Option<Did>>>,
-    refused: AtomicU64,
-}
+/// One kind of bucket, by principal; `None` where there is no limit.
+type Buckets = Option<DefaultKeyedRateLimiter<Option<Did>>>;
 
-impl Buckets {
-    fn new(rate: Rate) -> Buckets {
-        Buckets {
-            limiter: rate
-                .per_second
-                .map(|per_second| RateLimiter::keyed(Quota::per_second(per_second).allow_burst(rate.burst))),
-            refused: AtomicU64::new(0),
-        }
-    }
-
-    /// Takes a token, or tells how long until there is one.
-    fn take(&self, principal: &Option<Did>) -> Result<(), Duration> {
-        let Some(limiter) = &self.limiter else {
-            return Ok(());
-        };
-        limiter
-            .check_key(principal)
-            .map_err(|not_until| not_until.wait_time_from(DefaultClock::default().now()))
-    }
+fn buckets(rate: Rate) -> Buckets {
+    rate.per_second
+        .map(|per_second| RateLimiter::keyed(Quota::per_second(per_second).allow_burst(rate.burst)))
 }
 
 /// The buckets of a server.
@@ -167,77 +186,136 @@ pub(crate) struct RateLimits {
     opens: Buckets,
     queries: Buckets,
     patience: Duration,
-    paced: AtomicU64,
 }
 
 impl RateLimits {
     pub(crate) fn new(rates: &Rates) -> RateLimits {
         RateLimits {
-            commits: Buckets::new(rates.commits),
-            opens: Buckets::new(rates.opens),
-            queries: Buckets::new(rates.queries),
+            commits: buckets(rates.commits),
+            opens: buckets(rates.opens),
+            queries: buckets(rates.queries),
             patience: rates.patience,
-            paced: AtomicU64::new(0),
         }
     }
 
-    fn buckets(&self, what: Metered) -> &Buckets {
+    fn buckets(&self, what: Metered) -> Option<&DefaultKeyedRateLimiter<Option<Did>>> {
         match what {
-            Metered::Commit => &self.commits,
-            Metered::Open => &self.opens,
-            Metered::Query => &self.queries,
+            Metered::Commit => self.commits.as_ref(),
+            Metered::Open => self.opens.as_ref(),
+            Metered::Query => self.queries.as_ref(),
         }
     }
 
     /// Waits for a token. The connection's frames wait with it, so that a client which is merely quick is slowed by its
     /// own socket and never sees an error.
-    pub(crate) async fn pace(&self, what: Metered, principal: Option<&Did>) -> Result<(), TooFast> {
-        let buckets = self.buckets(what);
-        if buckets.limiter.is_none() {
+    pub(crate) async fn pace(
+        &self,
+        what: Metered,
+        principal: Option<&Did>,
+        statistics: &Statistics,
+    ) -> Result<(), TooFast> {
+        let Some(buckets) = self.buckets(what) else {
             return Ok(());
-        }
+        };
         let principal = principal.cloned();
         let mut left = self.patience;
-        let mut waited = false;
         loop {
-            match buckets.take(&principal) {
-                Ok(()) => {
-                    if waited {
-                        self.paced.fetch_add(1, Ordering::Relaxed);
-                    }
-                    return Ok(());
+            let Err(not_until) = buckets.check_key(&principal) else {
+                if left < self.patience {
+                    statistics.count_rate(what, RateOutcome::Paced);
                 }
-                Err(wait) if wait <= left => {
-                    waited = true;
-                    left -= wait;
-                    sleep(wait).await;
-                }
-                Err(retry_after) => {
-                    buckets.refused.fetch_add(1, Ordering::Relaxed);
-                    tracing::debug!(?what, ?principal, ?retry_after, "rate limit");
-                    return Err(TooFast { what, retry_after });
-                }
+                return Ok(());
+            };
+            let wait = not_until.wait_time_from(buckets.clock().now());
+            if wait > left {
+                statistics.count_rate(what, RateOutcome::Refused);
+                tracing::debug!(?what, ?principal, ?wait, "rate limit");
+                return Err(TooFast {
+                    what,
+                    retry_after: wait,
+                });
             }
+            left -= wait.max(Duration::from_millis(1)).min(left);
+            sleep(wait).await;
         }
     }
 
     /// Forgets principals whose buckets are full again (SRV-4).
     pub(crate) fn sweep(&self) {
-        for buckets in [&self.commits, &self.opens, &self.queries] {
-            if let Some(limiter) = &buckets.limiter {
-                limiter.retain_recent();
-                limiter.shrink_to_fit();
-            }
+        for limiter in [&self.commits, &self.opens, &self.queries].into_iter().flatten() {
+            limiter.retain_recent();
+            limiter.shrink_to_fit();
         }
     }
+}
 
-    pub(crate) fn stats(&self) -> RateStats {
-        let refused = |buckets: &Buckets| buckets.refused.load(Ordering::Relaxed);
-        RateStats {
-            commits_refused: refused(&self.commits),
-            opens_refused: refused(&self.opens),
-            queries_refused: refused(&self.queries),
-            paced: self.paced.load(Ordering::Relaxed),
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::Limits;
+
+    fn scarce(burst: u32) -> Rate {
+        Rate::new(1, burst)
+    }
+
+    #[tokio::test]
+    async fn a_burst_passes_and_what_follows_is_refused_with_a_time() {
+        let statistics = Statistics::new(&Limits::default());
+        let limits = RateLimits::new(&Rates {
+            commits: scarce(3),
+            ..Rates::UNBOUNDED
+        });
+        let (alice, bob) = (Did::from("did:key:zAlice"), Did::from("did:key:zBob"));
+        for _ in 0..3 {
+            limits
+                .pace(Metered::Commit, Some(&alice), &statistics)
+                .await
+                .expect("within the burst");
         }
+        let refusal = limits
+            .pace(Metered::Commit, Some(&alice), &statistics)
+            .await
+            .expect_err("the bucket is empty and nothing may wait");
+        let wire = refusal.to_wire();
+        assert_eq!(wire.name, ErrorName::RateLimited);
+        assert!(
+            wire.retry_after_ms.is_some_and(|ms| (1..=1_000).contains(&ms)),
+            "{wire:?}"
+        );
+        assert!(refusal.to_open_error().retriable);
+        // Others, and other kinds, are none of it.
+        limits
+            .pace(Metered::Commit, Some(&bob), &statistics)
+            .await
+            .expect("bob's own bucket");
+        limits
+            .pace(Metered::Query, Some(&alice), &statistics)
+            .await
+            .expect("no limit");
+        assert_eq!(
+            statistics.rates(),
+            RateStats {
+                commits_refused: 1,
+                ..RateStats::default()
+            }
+        );
+    }
+
+    #[tokio::test]
+    async fn who_may_wait_is_paced_not_refused() {
+        let statistics = Statistics::new(&Limits::default());
+        let limits = RateLimits::new(&Rates {
+            queries: Rate::new(1_000, 1),
+            patience: Duration::from_secs(600),
+            ..Rates::UNBOUNDED
+        });
+        for _ in 0..5 {
+            limits
+                .pace(Metered::Query, None, &statistics)
+                .await
+                .expect("it waits");
+        }
+        let rates = statistics.rates();
+        assert!(rates.paced >= 1 && rates.queries_refused == 0, "{rates:?}");
     }
 }

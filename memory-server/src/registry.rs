@@ -33,6 +33,8 @@ pub(crate) struct Registry {
     /// Detached records by the time they die (SRV-312).
     expiring: BTreeSet<(u64, Slot)>,
     attached: usize,
+    /// Records that read by lease (SRV-607).
+    keyed: usize,
     next: u64,
 }
 
@@ -88,6 +90,7 @@ impl Registry {
             owed: BTreeSet::new(),
             expiring: BTreeSet::new(),
             attached: 0,
+            keyed: 0,
             next: 1,
         }
     }
@@ -233,7 +236,11 @@ impl Registry {
 
     /// Changes a record, then notes whether it is owed a visit.
     pub(crate) fn update<R>(&mut self, slot: Slot, change: impl FnOnce(&mut Session) -> R) -> Option<R> {
-        let result = change(self.sessions.get_mut(&slot)?);
+        let session = self.sessions.get_mut(&slot)?;
+        let was_keyed = session.lease_reads;
+        let result = change(session);
+        // Once keyed, always keyed.
+        self.keyed += usize::from(session.lease_reads && !was_keyed);
         self.note_owed(slot);
         Some(result)
     }
@@ -337,6 +344,11 @@ impl Registry {
         self.sessions.is_empty()
     }
 
+    /// True while some session reads by lease.
+    pub(crate) fn has_keyed(&self) -> bool {
+        self.keyed > 0
+    }
+
     /// True while some session is attached.
     pub(crate) fn has_attached(&self) -> bool {
         self.attached > 0
@@ -347,6 +359,7 @@ impl Registry {
         let session = self.sessions.remove(&slot)?;
         self.by_id.remove(&session.id);
         self.owed.remove(&slot);
+        self.keyed -= usize::from(session.lease_reads);
         match session.attachment {
             Attachment::Attached { .. } => self.attached -= 1,
             Attachment::Detached { expires_at } => drop(self.expiring.remove(&(expires_at, slot))),

@@ -15,6 +15,7 @@ use crate::error::ServerError;
 use crate::server::Server;
 use crate::serving_plane::{AdmittedCommit, ServedAclChange, ServedAclOutcome};
 use crate::space::Space;
+use crate::statistics::Verdict;
 
 /// The reference of a change made as the consequence of an event.
 const EVENT_CONSEQUENCE: &str = "event-consequence:";
@@ -72,6 +73,9 @@ fn commit_in_turn(
     space.access.forget();
     let key = InstanceId::space(acl_document_id(space.id()));
     space.mark(|batch| batch.mark_for_all(key.clone()));
+    server
+        .statistics()
+        .count_commit(CommitClass::Authored, Verdict::of(&applied));
     server.notify_admitted(&AdmittedCommit {
         space: space.id().clone(),
         seq: applied.seq,

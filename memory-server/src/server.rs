@@ -13,6 +13,7 @@ use memory_engine::sqlite_builtin::{CellDatabases, CellReaders};
 use memory_engine::sync::{Mutex, RwLock};
 use memory_engine::{ActorOptions, Applied, EngineHandle, EngineOptions, StoreLocation};
 use memory_wire::commit_meta::CommitClass;
+use memory_wire::error::SocketClose;
 use memory_wire::hash::tagged_hash;
 use memory_wire::link::Regime;
 use memory_wire::message::{ClientCommit, Operation, ReadCeiling};
@@ -26,9 +27,13 @@ use crate::config::{ServerConfig, Stores};
 use crate::connection::Connection;
 use crate::dispatch::Requester;
 use crate::error::ServerError;
+use crate::log_counts::LogCounts;
+use crate::outbound::Closing;
+use crate::metrics::Census;
+use crate::rates::{Metered, RateLimits, RateStats, TooFast};
 use crate::serving_plane::{AdmittedCommit, DemandReason, Observer};
 use crate::space::{PendingFrame, Space};
-use crate::statistics::{AclStats, Statistics, Timed, WorkStats};
+use crate::statistics::{AclStats, SessionEnd, Statistics, Timed, WorkStats};
 use crate::tasks::{Tasks, sleep};
 
 /// Produces the `servingLoop` block of the statistics (SRV §11.2); installed by an executor host.
@@ -42,6 +47,8 @@ pub struct Server {
     me: Weak<Server>,
     spaces: RwLock<FxHashMap<SpaceId, Arc<Space>>>,
     connections: Mutex<BTreeMap<u64, Arc<Connection>>>,
+    /// Sockets on which no session was opened yet, in the order of their coming.
+    unopened: Mutex<BTreeMap<u64, Weak<Connection>>>,
     next_connection: AtomicU64,
     /// One counter for all commits the process makes itself: per-space counters once collided (SRV-908).
     next_local_seq: AtomicU64,
@@ -51,9 +58,10 @@ pub struct Server {
     /// What is known of databases beside the stores; shared with waves (SRV-523).
     cells: Arc<CellDatabases>,
     cell_readers: CellReaders,
-    statistics: Statistics,
+    statistics: Arc<Statistics>,
     started_at: i64,
     full_evaluations: Arc<Semaphore>,
+    rates: RateLimits,
     draining: watch::Sender<bool>,
 }
 
@@ -66,14 +74,16 @@ impl Server {
         let tasks = Tasks::current()?;
         let own_session = SessionId::from(format!("server:{}", config.identifiers.uuid()));
         let server = Arc::new_cyclic(|me| Server {
-            statistics: Statistics::new(&config.limits),
+            statistics: Arc::new(Statistics::new(&config.limits)),
             started_at: config.clock.wall_ms(),
+            rates: RateLimits::new(&config.rates),
             full_evaluations: Arc::new(Semaphore::new(config.limits.concurrent_full_evaluations.max(1))),
             config,
             tasks,
             me: me.clone(),
             spaces: RwLock::default(),
             connections: Mutex::default(),
+            unopened: Mutex::default(),
             next_connection: AtomicU64::new(1),
             next_local_seq: AtomicU64::new(1),
             own_session,
@@ -116,9 +126,46 @@ impl Server {
         self.statistics.work()
     }
 
+    /// Requests that met a rate limit.
+    pub fn rate_stats(&self) -> RateStats {
+        self.statistics.rates()
+    }
+
+    /// Waits until `principal` may do one more of `what`, unless that would take too long. The process itself, which
+    /// comes over loopback connections, may always.
+    pub(crate) async fn pace(
+        &self,
+        connection: &Connection,
+        what: Metered,
+        principal: Option<&Did>,
+    ) -> Result<(), TooFast> {
+        if connection.outbound.is_loopback() {
+            return Ok(());
+        }
+        self.rates.pace(what, principal, &self.statistics).await
+    }
+
     /// Connections that are open, or ending.
     pub fn connection_count(&self) -> usize {
         self.connections.lock().len()
+    }
+
+    /// The connections in the order of their coming.
+    pub(crate) fn connections(&self) -> Vec<Arc<Connection>> {
+        self.connections.lock().values().cloned().collect()
+    }
+
+    /// Wall clock of the start, milliseconds.
+    pub(crate) fn started_at(&self) -> i64 {
+        self.started_at
+    }
+
+    /// The serving loop's block of the statistics, while a host reports one.
+    pub(crate) fn serving_loop_block(&self) -> Option<serde_json::Value> {
+        let report = self.serving_loop.read().clone()?;
+        let mut block = report();
+        block["push"] = json!(self.statistics.push());
+        Some(block)
     }
 
     /// Sessions of all open spaces, attached or within their lifetime.
@@ -185,10 +232,6 @@ impl Server {
 
     pub(crate) fn note_frame_work(&self, took: Duration) {
         self.time(Timed::FrameHandle, took);
-    }
-
-    pub(crate) fn note_overrun(&self) {
-        self.statistics.count_overrun();
     }
 
     pub(crate) async fn full_evaluation_permit(&self) -> Option<OwnedSemaphorePermit> {
@@ -263,9 +306,11 @@ impl Server {
 
     /// Drops expired sessions, and spaces nobody needs (SRV-4, SRV-312).
     fn sweep(&self) {
+        self.rates.sweep();
         let now = self.config.clock.monotonic_ms();
         for space in self.open_spaces() {
-            space.registry.lock().expire(now);
+            let expired = space.registry.lock().expire(now);
+            self.statistics.count_ends(SessionEnd::Expired, expired);
         }
         if let Stores::Memory = self.config.stores {
             // A store in memory is the only copy of its space.
@@ -281,12 +326,30 @@ impl Server {
 
     /// A new connection over a socket, unless the server is ending.
     pub(crate) fn admit_connection(&self) -> Option<Arc<Connection>> {
-        self.enlist(|id, order, server| Connection::over_socket(id, order, &server.config.limits))
+        let connection = self.enlist(|id, order, server| Connection::over_socket(id, order, &server.config.limits, Arc::clone(&server.statistics)))?;
+        let evicted = {
+            let mut unopened = self.unopened.lock();
+            unopened.insert(connection.order, Arc::downgrade(&connection));
+            if unopened.len() > self.config.limits.unopened_sockets {
+                unopened.pop_first()
+            } else {
+                None
+            }
+        };
+        if let Some(evicted) = evicted.and_then(|(_, waiting)| waiting.upgrade()) {
+            evicted.outbound.close(Closing::Now(SocketClose::Unused));
+        }
+        Some(connection)
+    }
+
+    /// A session was opened on the connection: it is nobody's guest any more.
+    pub(crate) fn note_opened(&self, connection: &Connection) {
+        self.unopened.lock().remove(&connection.order);
     }
 
     /// A new connection in process.
     pub(crate) fn admit_loopback(&self) -> Option<Arc<Connection>> {
-        self.enlist(|id, order, _| Connection::in_process(id, order))
+        self.enlist(|id, order, server| Connection::in_process(id, order, Arc::clone(&server.statistics)))
     }
 
     fn enlist(&self, make: impl FnOnce(String, u64, &Server) -> Arc<Connection>) -> Option<Arc<Connection>> {
@@ -303,6 +366,10 @@ impl Server {
     /// space's turn (SRV-113, SRV-312, SRV-314).
     pub(crate) fn retire_connection(&self, connection: &Arc<Connection>) {
         let withdrawn = Arc::new(connection.outbound.withdraw_all());
+        self.statistics.note_ended_connection(
+            withdrawn.unsent.len() + withdrawn.unconfirmed.len(),
+            connection.outbound.peak_bytes(),
+        );
         let expires_at =
             self.config.clock.monotonic_ms().saturating_add(
                 u64::try_from(self.config.limits.session_ttl.as_millis()).unwrap_or(u64::MAX),
@@ -314,6 +381,7 @@ impl Server {
                 space.detach(&key.session, open.incarnation, expires_at, &withdrawn);
             }));
         }
+        self.unopened.lock().remove(&connection.order);
         self.connections.lock().remove(&connection.order);
     }
 
@@ -323,6 +391,11 @@ impl Server {
             space.mark(|_| ());
             self.schedule_flush(&space);
         }
+    }
+
+    /// True once the server is ending.
+    pub(crate) fn is_draining(&self) -> bool {
+        *self.draining.borrow()
     }
 
     /// Resolves when the server is ending.
@@ -430,6 +503,14 @@ impl Server {
     }
 
     pub(crate) fn notify_admitted(&self, notice: &AdmittedCommit) {
+        if self.config.server_execution
+            && notice.class == CommitClass::Authored
+            && let Some(space) = self.find_space(&notice.space)
+        {
+            space
+                .uncovered
+                .note(notice.seq, self.config.clock.monotonic_ms());
+        }
         self.observe("commit_admitted", |observer| observer.commit_admitted(notice));
     }
 
@@ -451,52 +532,59 @@ impl Server {
     // ---- reports
 
     pub(crate) fn stats_report(&self) -> serde_json::Value {
-        let sessions = self.session_count();
+        let census = Census::take(self);
         let mut report = json!({
             "timestamp": self.config.clock.wall_ms(),
             "serverStart": self.started_at,
-            "logCounts": { "total": 0 },
+            "logCounts": self
+                .config
+                .log_counts
+                .as_ref()
+                .map_or_else(|| json!({ "total": 0 }), LogCounts::report),
             "timingStats": self.statistics.timings(),
             "slowQueries": self.statistics.slow_queries(),
             "cidMismatches": self.statistics.cid_mismatches(),
             "memory": {
-                "connections": self.connection_count(),
-                "spaces": self.spaces.read().len(),
-                "sessions": sessions,
+                "connections": census.connections,
+                "spaces": census.spaces,
+                "sessions": census.attached + census.detached,
+                "attachedSessions": census.attached,
+                "watches": census.watches,
+                "trackedDocuments": census.tracked,
+                "pushLagMs": u64::try_from(census.push_lag.as_millis()).unwrap_or(u64::MAX),
+                "outboundBytes": census.outbound_bytes,
+                "outboundPeakBytes": census.outbound_peak,
+                "walBytes": census.wal_bytes,
+                "storeBytes": census.store_bytes,
+                "errors": self.statistics.errors(),
                 "acl": self.statistics.acl(),
                 "work": self.statistics.work(),
                 "largestSessions": self.largest_sessions(),
             },
         });
-        if let Some(serving_loop) = self.serving_loop.read().clone() {
-            let mut block = serving_loop();
-            block["push"] = json!(self.statistics.push());
+        if let Some(block) = self.serving_loop_block() {
             report["servingLoop"] = block;
         }
         report
     }
 
-    /// The sessions that track most (SRV-1205).
+    /// The sessions that track most (SRV-1205), by space: the route is open to everyone, and a session's id is its own.
     fn largest_sessions(&self) -> serde_json::Value {
         const SHOWN: usize = 10;
-        let mut sizes: Vec<(usize, String, String)> = Vec::new();
+        let mut sizes: Vec<(usize, String)> = Vec::new();
         for space in self.open_spaces() {
             let registry = space.registry.lock();
-            sizes.extend(registry.iter().map(|(_, session)| {
-                (
-                    session.tracked.len(),
-                    space.id().to_string(),
-                    session.id.to_string(),
-                )
-            }));
+            sizes.extend(
+                registry
+                    .iter()
+                    .map(|(_, session)| (session.tracked.len(), space.id().to_string())),
+            );
         }
         sizes.sort_by(|a, b| b.cmp(a));
         sizes
             .into_iter()
             .take(SHOWN)
-            .map(
-                |(tracked, space, session)| json!({ "space": space, "session": session, "tracked": tracked }),
-            )
+            .map(|(tracked, space)| json!({ "space": space, "tracked": tracked }))
             .collect()
     }
 

@@ -16,9 +16,11 @@ use crate::dispatch::{refuse, seen_seq, send};
 use crate::evaluate;
 use crate::leases::ElsewhereLeases;
 use crate::prepared_view::PreparedView;
+use crate::rates::{Metered, TooFast};
 use crate::registry::{OpenRequest, Opened};
 use crate::server::Server;
 use crate::space::Space;
+use crate::statistics;
 use crate::views::Views;
 use crate::watches::WatchSet;
 
@@ -26,6 +28,7 @@ use crate::watches::WatchSet;
 pub(crate) async fn open(server: &Arc<Server>, connection: &Arc<Connection>, request: SessionOpen) {
     let request_id = request.request_id.clone();
     if let Err(error) = try_open(server, connection, request).await {
+        server.statistics().count_open(statistics::Opening::Refused);
         refuse(connection, &request_id, as_open_error(error));
     }
 }
@@ -44,6 +47,10 @@ async fn try_open(
     request: SessionOpen,
 ) -> Result<(), WireError> {
     let principal = server.authenticate(connection, &request)?;
+    server
+        .pace(connection, Metered::Open, principal.as_ref())
+        .await
+        .map_err(TooFast::to_open_error)?;
     let space = server
         .open_space(&request.space)
         .map_err(|error| error.to_wire(Seq(0)))?;
@@ -205,6 +212,11 @@ impl Opening {
             caught_up,
             catch_up,
         );
+        server.statistics().count_open(match (&opened.displaced, opened.resumed) {
+            (Some(_), _) => statistics::Opening::TakenOver,
+            (None, true) => statistics::Opening::Resumed,
+            (None, false) => statistics::Opening::Fresh,
+        });
         server.notify_session_opened(space.id());
         Ok(())
     }
@@ -243,6 +255,7 @@ fn register(
         displace(space, old, &opened, *incarnation, seen);
     }
     connection.attach(space, opened.session_id.clone(), opened.incarnation);
+    server.note_opened(connection);
     server.watch_foreign_commits(space);
     Ok(opened)
 }

@@ -3,7 +3,7 @@
 
 use memory_engine::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memory_engine::EngineHandle;
 use memory_engine::query::EvaluationCache;
@@ -17,6 +17,7 @@ use crate::document_cache::EncodedDocuments;
 use crate::limits::Limits;
 use crate::outbound::Withdrawn;
 use crate::registry::Registry;
+use crate::serving_lag::Uncovered;
 use crate::tasks::timeout;
 
 /// One open space.
@@ -32,6 +33,8 @@ pub(crate) struct Space {
     /// Evaluations that sessions with equal watches share (SRV-524).
     pub(crate) evaluations: EvaluationCache,
     pub(crate) schedule: Schedule,
+    /// Authored commits that derived state may not cover yet.
+    pub(crate) uncovered: Uncovered,
     /// The host works on the space's store: it is not closed when sessions leave (SRV-605, SRV-904).
     pinned: AtomicBool,
     /// Other processes' commits are being looked for.
@@ -45,6 +48,10 @@ struct Dirty {
     due: bool,
     /// A pass is under way: what it took is not sent yet.
     passing: bool,
+    /// When the first change was made that no pass has taken.
+    since: Option<Instant>,
+    /// The same of the batch that the pass under way has taken.
+    taken: Option<Instant>,
 }
 
 /// When the space is flushed next (SRV-435…437).
@@ -75,6 +82,7 @@ impl Space {
             documents: EncodedDocuments::new(limits.encoded_document_bytes),
             evaluations: EvaluationCache::new(),
             schedule: Schedule::default(),
+            uncovered: Uncovered::default(),
             pinned: AtomicBool::new(false),
             watching: AtomicBool::new(false),
         })
@@ -103,6 +111,7 @@ impl Space {
         let mut dirty = self.dirty.lock();
         change(&mut dirty.batch);
         dirty.due = true;
+        dirty.since.get_or_insert_with(Instant::now);
     }
 
     /// Takes what is dirty, for a pass; `None` when nothing is due.
@@ -112,17 +121,30 @@ impl Space {
             return None;
         }
         dirty.passing = true;
+        dirty.taken = dirty.since.take();
         Some(std::mem::take(&mut dirty.batch))
     }
 
-    /// Ends the pass that took a batch; one that failed gives its batch back (SRV-422).
-    pub(crate) fn end_pass(&self, failed: Option<DirtyBatch>) {
+    /// Ends the pass that took a batch; one that failed gives its batch back (SRV-422). Tells how long the first change of
+    /// a batch that is done has waited.
+    pub(crate) fn end_pass(&self, failed: Option<DirtyBatch>) -> Option<Duration> {
         let mut dirty = self.dirty.lock();
         dirty.passing = false;
-        if let Some(batch) = failed {
-            dirty.batch.requeue(batch);
-            dirty.due = true;
-        }
+        let since = dirty.taken.take();
+        let Some(batch) = failed else {
+            return since.map(|since| since.elapsed());
+        };
+        dirty.batch.requeue(batch);
+        dirty.due = true;
+        dirty.since = since.or(dirty.since);
+        None
+    }
+
+    /// Age of the oldest change that no pass is done with; `None` when there is none.
+    pub(crate) fn unsettled_for(&self) -> Option<Duration> {
+        let dirty = self.dirty.lock();
+        let since = dirty.taken.or(dirty.since)?;
+        (dirty.due || dirty.passing).then(|| since.elapsed())
     }
 
     pub(crate) fn is_dirty(&self) -> bool {
@@ -152,6 +174,7 @@ impl Space {
             let mut dirty = self.dirty.lock();
             dirty.batch = DirtyBatch::default();
             dirty.due = false;
+            dirty.since = None;
         }
     }
 

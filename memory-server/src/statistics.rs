@@ -1,14 +1,21 @@
 //! Counters and timings of the server (SRV §11): written by every room, read by `/api/health/stats`, tests and the
 //! embedding host. Names of keys are the reference's, so that its dashboards read ours.
 
-use memory_engine::sync::atomic::{AtomicU64, Ordering};
+use memory_engine::sync::atomic::{AtomicUsize, Ordering};
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use memory_engine::sync::Mutex;
+use memory_engine::Applied;
+use memory_engine::query::RefreshWork;
 use memory_wire::SpaceId;
+use memory_wire::commit_meta::CommitClass;
+use memory_wire::error::{ErrorName, SocketClose};
 use serde::Serialize;
 
 use crate::limits::Limits;
+use crate::metrics::{Census, Counter, Histogram, Metrics};
+use crate::rates::{Metered, RateOutcome, RateStats};
 
 /// What is timed (SRV-1101).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,6 +31,15 @@ pub(crate) enum Timed {
 }
 
 impl Timed {
+    fn histogram(self) -> Histogram {
+        match self {
+            Timed::FrameQueue => Histogram::FrameQueue,
+            Timed::FrameHandle => Histogram::FrameHandle,
+            Timed::FlushQueue => Histogram::FlushQueue,
+            Timed::FlushRefresh => Histogram::FlushRefresh,
+        }
+    }
+
     fn path(self) -> &'static str {
         match self {
             Timed::FrameQueue => "memory/frame/queue",
@@ -162,6 +178,135 @@ pub struct SlowQuery {
     pub watches: Option<usize>,
 }
 
+/// What became of a commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Accepted,
+    /// Answered from its record.
+    Replayed,
+    Refused(ErrorName),
+}
+
+impl Verdict {
+    pub(crate) fn of(applied: &Applied) -> Verdict {
+        if applied.replayed {
+            Verdict::Replayed
+        } else {
+            Verdict::Accepted
+        }
+    }
+
+    fn label(self) -> &'static str {
+        match self {
+            Verdict::Accepted => "accepted",
+            Verdict::Replayed => "replayed",
+            Verdict::Refused(name) => name.metric_label(),
+        }
+    }
+}
+
+/// What became of a `session.open`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Opening {
+    Fresh,
+    Resumed,
+    /// Resumed from under another connection.
+    TakenOver,
+    Refused,
+}
+
+impl Opening {
+    fn label(self) -> &'static str {
+        match self {
+            Opening::Fresh => "fresh",
+            Opening::Resumed => "resumed",
+            Opening::TakenOver => "taken_over",
+            Opening::Refused => "refused",
+        }
+    }
+}
+
+/// Why a session's record went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SessionEnd {
+    Expired,
+    Revoked,
+}
+
+impl SessionEnd {
+    fn label(self) -> &'static str {
+        match self {
+            SessionEnd::Expired => "expired",
+            SessionEnd::Revoked => "revoked",
+        }
+    }
+}
+
+/// A bound of what one session may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SessionLimit {
+    Watches,
+    TrackedDocuments,
+}
+
+impl SessionLimit {
+    fn label(self) -> &'static str {
+        match self {
+            SessionLimit::Watches => "watches",
+            SessionLimit::TrackedDocuments => "tracked_documents",
+        }
+    }
+}
+
+/// Why a TCP connection ended before it asked anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TurnedAway {
+    /// There are as many connections as there may be.
+    Full,
+    /// It did not send a request that can be read in time.
+    NoRequest,
+}
+
+impl TurnedAway {
+    fn label(self) -> &'static str {
+        match self {
+            TurnedAway::Full => "full",
+            TurnedAway::NoRequest => "no_request",
+        }
+    }
+}
+
+/// Every close the server sends.
+const SOCKET_CLOSES: &[SocketClose] = &[
+    SocketClose::GoingAway,
+    SocketClose::NoPong,
+    SocketClose::NotMemoryProtocol,
+    SocketClose::BinaryFrame,
+    SocketClose::SetupFailure,
+    SocketClose::ReceiveFailure,
+    SocketClose::NegotiationBuffer,
+    SocketClose::MessageTooLarge,
+    SocketClose::OutboundBuffer,
+    SocketClose::NoHello,
+    SocketClose::Unused,
+];
+
+fn close_label(close: SocketClose) -> &'static str {
+    match close {
+        SocketClose::GoingAway => "going_away",
+        SocketClose::NoPong => "no_pong",
+        SocketClose::NotMemoryProtocol => "not_memory_protocol",
+        SocketClose::BinaryFrame => "binary_frame",
+        SocketClose::SetupFailure => "setup_failure",
+        SocketClose::ReceiveFailure => "receive_failure",
+        SocketClose::NegotiationBuffer => "negotiation_buffer",
+        SocketClose::MessageTooLarge => "message_too_large",
+        SocketClose::OutboundBuffer => "outbound_buffer",
+        SocketClose::NoHello => "no_hello",
+        SocketClose::Unused => "unused",
+    }
+}
+
 /// Outcomes of access decisions that were not plain grants (SRV-804).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -187,23 +332,13 @@ pub struct PushStats {
 /// Everything counted in this process.
 #[derive(Debug)]
 pub(crate) struct Statistics {
+    metrics: Metrics,
     timings: Mutex<BTreeMap<Timed, Series>>,
     slow: Mutex<VecDeque<SlowQuery>>,
     slow_threshold_ms: f64,
     slow_ring: usize,
-    would_deny: AtomicU64,
-    denied: AtomicU64,
-    prioritized: AtomicU64,
-    followers: AtomicU64,
-    mixed: AtomicU64,
-    cid_mismatches: AtomicU64,
-    /// Sessions evaluated by passes: the work counter that load tests compare with commits.
-    evaluations: AtomicU64,
-    /// Documents encoded for frames; each revision once.
-    encoded_documents: AtomicU64,
-    frames_sent: AtomicU64,
-    sessions_skipped: AtomicU64,
-    connections_overrun: AtomicU64,
+    /// Most bytes any connection that has ended had queued at once.
+    outbound_peak: AtomicUsize,
 }
 
 /// Work counters, for tests that assert which work ran instead of how long it took.
@@ -212,6 +347,12 @@ pub(crate) struct Statistics {
 pub struct WorkStats {
     /// Session evaluations by push passes.
     pub evaluations: u64,
+    /// Sessions that push passes looked at.
+    pub sessions_considered: u64,
+    /// Walks of watched graphs that those needed.
+    pub refreshes_made: u64,
+    /// Walks of equal watch lists that served as well.
+    pub refreshes_shared: u64,
     /// Documents encoded for frames.
     pub encoded_documents: u64,
     /// Effect frames queued.
@@ -224,26 +365,70 @@ pub struct WorkStats {
 
 impl Statistics {
     pub(crate) fn new(limits: &Limits) -> Statistics {
-        Statistics {
+        let statistics = Statistics {
+            metrics: Metrics::new(),
             timings: Mutex::default(),
             slow: Mutex::default(),
             slow_threshold_ms: limits.slow_query_threshold.as_secs_f64() * 1000.0,
             slow_ring: limits.slow_query_ring,
-            would_deny: AtomicU64::new(0),
-            denied: AtomicU64::new(0),
-            prioritized: AtomicU64::new(0),
-            followers: AtomicU64::new(0),
-            mixed: AtomicU64::new(0),
-            cid_mismatches: AtomicU64::new(0),
-            evaluations: AtomicU64::new(0),
-            encoded_documents: AtomicU64::new(0),
-            frames_sent: AtomicU64::new(0),
-            sessions_skipped: AtomicU64::new(0),
-            connections_overrun: AtomicU64::new(0),
+            outbound_peak: AtomicUsize::new(0),
+        };
+        statistics.begin_at_zero();
+        statistics
+    }
+
+    /// Makes every series with a closed label set exist from the start: a counter that appears with its first count hides
+    /// that count from whoever computes rates.
+    fn begin_at_zero(&self) {
+        for counter in Counter::ALL.iter().filter(|counter| counter.row().labels.is_empty()) {
+            self.metrics.add(*counter, &[], 0);
+        }
+        for name in ErrorName::ALL {
+            self.metrics.add(Counter::Errors, &[name.metric_label()], 0);
+        }
+        for close in SOCKET_CLOSES {
+            self.metrics.add(Counter::Closes, &[close_label(*close)], 0);
+        }
+        for outcome in [Opening::Fresh, Opening::Resumed, Opening::TakenOver, Opening::Refused] {
+            self.metrics.add(Counter::SessionOpens, &[outcome.label()], 0);
+        }
+        for cause in [SessionEnd::Expired, SessionEnd::Revoked] {
+            self.metrics.add(Counter::SessionEnds, &[cause.label()], 0);
+        }
+        for outcome in ["denied", "would_deny"] {
+            self.metrics.add(Counter::AccessShortfalls, &[outcome], 0);
+        }
+        for outcome in ["hit", "miss"] {
+            self.metrics.add(Counter::DocumentCache, &[outcome], 0);
+        }
+        for reason in [TurnedAway::Full, TurnedAway::NoRequest] {
+            self.metrics.add(Counter::TurnedAway, &[reason.label()], 0);
+        }
+        for outcome in ["accepted", "refused"] {
+            self.metrics.add(Counter::Upgrades, &[outcome], 0);
+        }
+        self.count_refreshes(RefreshWork::default());
+        for what in Metered::ALL {
+            for outcome in [RateOutcome::Paced, RateOutcome::Refused] {
+                self.metrics
+                    .add(Counter::RateLimited, &[what.label(), outcome.label()], 0);
+            }
+        }
+        for limit in [SessionLimit::Watches, SessionLimit::TrackedDocuments] {
+            self.metrics.add(Counter::LimitRefusals, &[limit.label()], 0);
+        }
+        for class in [CommitClass::Authored, CommitClass::Derived, CommitClass::System] {
+            self.metrics.add(Counter::Commits, &[class.as_str(), "accepted"], 0);
         }
     }
 
+    /// The metrics as text.
+    pub(crate) fn render(&self, census: &Census, serving_loop: Option<&serde_json::Value>) -> String {
+        self.metrics.render(census, serving_loop)
+    }
+
     pub(crate) fn time(&self, what: Timed, ms: f64, now: i64) {
+        self.metrics.observe(what.histogram(), ms / 1000.0);
         self.timings.lock().entry(what).or_default().add(ms, now);
     }
 
@@ -259,74 +444,205 @@ impl Statistics {
         ring.push_back(query);
     }
 
+    /// The frames of a batch are queued, so long after its first change.
+    pub(crate) fn note_push_delay(&self, waited: Duration) {
+        self.metrics.observe(Histogram::PushDelay, waited.as_secs_f64());
+    }
+
     pub(crate) fn count_denied(&self) {
-        self.denied.fetch_add(1, Ordering::Relaxed);
+        self.metrics.count(Counter::AccessShortfalls, &["denied"]);
     }
 
     pub(crate) fn count_would_deny(&self) {
-        self.would_deny.fetch_add(1, Ordering::Relaxed);
+        self.metrics.count(Counter::AccessShortfalls, &["would_deny"]);
     }
 
     pub(crate) fn count_split(&self, prioritized: usize, followers: usize) {
         if prioritized > 0 && followers > 0 {
-            self.prioritized.fetch_add(prioritized as u64, Ordering::Relaxed);
-            self.followers.fetch_add(followers as u64, Ordering::Relaxed);
-            self.mixed.fetch_add(1, Ordering::Relaxed);
+            self.metrics.add(Counter::PushPrioritized, &[], prioritized as u64);
+            self.metrics.add(Counter::PushFollowers, &[], followers as u64);
+            self.metrics.count(Counter::PushMixed, &[]);
         }
     }
 
-    pub(crate) fn count_evaluation(&self) {
-        self.evaluations.fetch_add(1, Ordering::Relaxed);
+    /// An error answer is sent.
+    pub(crate) fn count_error(&self, name: ErrorName) {
+        self.metrics.count(Counter::Errors, &[name.metric_label()]);
     }
 
+    /// A commit was decided.
+    pub(crate) fn count_commit(&self, class: CommitClass, verdict: Verdict) {
+        self.metrics
+            .count(Counter::Commits, &[class.as_str(), verdict.label()]);
+    }
+
+    /// A frame came in over a socket.
+    pub(crate) fn count_received(&self, bytes: usize) {
+        self.metrics.count(Counter::FramesReceived, &[]);
+        self.metrics.add(Counter::ReceivedBytes, &[], bytes as u64);
+    }
+
+    /// A frame was written to a socket.
+    pub(crate) fn count_sent(&self, bytes: usize) {
+        self.metrics.count(Counter::FramesSent, &[]);
+        self.metrics.add(Counter::SentBytes, &[], bytes as u64);
+    }
+
+    /// A peer that was not let in, or not let finish, before there was a socket.
+    pub(crate) fn count_turned_away(&self, reason: TurnedAway) {
+        self.metrics
+            .count(Counter::TurnedAway, &[reason.label()]);
+    }
+
+    pub(crate) fn count_upgrade(&self, accepted: bool) {
+        let outcome = if accepted { "accepted" } else { "refused" };
+        self.metrics.count(Counter::Upgrades, &[outcome]);
+    }
+
+    pub(crate) fn count_close(&self, close: SocketClose) {
+        self.metrics.count(Counter::Closes, &[close_label(close)]);
+    }
+
+    pub(crate) fn count_open(&self, opening: Opening) {
+        self.metrics.count(Counter::SessionOpens, &[opening.label()]);
+    }
+
+    pub(crate) fn count_ends(&self, cause: SessionEnd, n: usize) {
+        self.metrics
+            .add(Counter::SessionEnds, &[cause.label()], n as u64);
+    }
+
+    pub(crate) fn count_evaluation(&self) {
+        self.metrics.count(Counter::Evaluations, &[]);
+    }
+
+    pub(crate) fn count_evaluation_failure(&self) {
+        self.metrics.count(Counter::EvaluationFailures, &[]);
+    }
+
+    pub(crate) fn count_flush_failure(&self) {
+        self.metrics.count(Counter::FlushFailures, &[]);
+    }
+
+    /// A document was encoded for frames.
     pub(crate) fn count_encoded(&self) {
-        self.encoded_documents.fetch_add(1, Ordering::Relaxed);
+        self.metrics.count(Counter::DocumentCache, &["miss"]);
+    }
+
+    /// A document's text was there already.
+    pub(crate) fn count_encoded_hit(&self) {
+        self.metrics.count(Counter::DocumentCache, &["hit"]);
     }
 
     pub(crate) fn count_frame(&self) {
-        self.frames_sent.fetch_add(1, Ordering::Relaxed);
+        self.metrics.count(Counter::Effects, &[]);
     }
 
     pub(crate) fn count_skipped(&self) {
-        self.sessions_skipped.fetch_add(1, Ordering::Relaxed);
+        self.metrics.count(Counter::SessionsSkipped, &[]);
     }
 
-    pub(crate) fn count_overrun(&self) {
-        self.connections_overrun.fetch_add(1, Ordering::Relaxed);
+    /// A connection has ended: what it may not have delivered, and the most it had queued.
+    pub(crate) fn note_ended_connection(&self, frames_taken_back: usize, peak_bytes: usize) {
+        self.metrics
+            .add(Counter::FramesTakenBack, &[], frames_taken_back as u64);
+        self.outbound_peak.fetch_max(peak_bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn count_cid_mismatch(&self, space: &SpaceId, id: &str) {
-        self.cid_mismatches.fetch_add(1, Ordering::Relaxed);
+        self.metrics.count(Counter::CidMismatches, &[]);
         tracing::warn!(%space, id, "content-addressed document does not hash to its id");
+    }
+
+    /// `route` is the pattern that answered, never the path that was asked for.
+    pub(crate) fn count_http(&self, route: &str, status: u16) {
+        self.metrics
+            .count(Counter::HttpResponses, &[route, status.to_string().as_str()]);
+    }
+
+    pub(crate) fn outbound_peak(&self) -> usize {
+        self.outbound_peak.load(Ordering::Relaxed)
     }
 
     pub(crate) fn acl(&self) -> AclStats {
         AclStats {
-            would_deny: self.would_deny.load(Ordering::Relaxed),
-            denied: self.denied.load(Ordering::Relaxed),
+            would_deny: self.metrics.get(Counter::AccessShortfalls, &["would_deny"]),
+            denied: self.metrics.get(Counter::AccessShortfalls, &["denied"]),
         }
     }
 
     pub(crate) fn push(&self) -> PushStats {
         PushStats {
-            prioritized_sessions: self.prioritized.load(Ordering::Relaxed),
-            follower_sessions: self.followers.load(Ordering::Relaxed),
-            mixed_flushes: self.mixed.load(Ordering::Relaxed),
+            prioritized_sessions: self.metrics.get(Counter::PushPrioritized, &[]),
+            follower_sessions: self.metrics.get(Counter::PushFollowers, &[]),
+            mixed_flushes: self.metrics.get(Counter::PushMixed, &[]),
         }
     }
 
     pub(crate) fn work(&self) -> WorkStats {
         WorkStats {
-            evaluations: self.evaluations.load(Ordering::Relaxed),
-            encoded_documents: self.encoded_documents.load(Ordering::Relaxed),
-            frames_sent: self.frames_sent.load(Ordering::Relaxed),
-            sessions_skipped: self.sessions_skipped.load(Ordering::Relaxed),
-            connections_overrun: self.connections_overrun.load(Ordering::Relaxed),
+            evaluations: self.metrics.get(Counter::Evaluations, &[]),
+            sessions_considered: self.metrics.get(Counter::Considered, &[]),
+            refreshes_made: self.metrics.get(Counter::Refreshes, &["made"]),
+            refreshes_shared: self.metrics.get(Counter::Refreshes, &["shared"]),
+            encoded_documents: self.metrics.get(Counter::DocumentCache, &["miss"]),
+            frames_sent: self.metrics.get(Counter::Effects, &[]),
+            sessions_skipped: self.metrics.get(Counter::SessionsSkipped, &[]),
+            connections_overrun: self
+                .metrics
+                .get(Counter::Closes, &[close_label(SocketClose::OutboundBuffer)]),
         }
     }
 
+    /// Sessions a pass looked at.
+    pub(crate) fn count_considered(&self, sessions: usize) {
+        self.metrics.add(Counter::Considered, &[], sessions as u64);
+    }
+
+    /// The walks of a pass.
+    pub(crate) fn count_refreshes(&self, work: RefreshWork) {
+        self.metrics.add(Counter::Refreshes, &["made"], work.made);
+        self.metrics.add(Counter::Refreshes, &["shared"], work.shared);
+    }
+
+    /// A request met its principal's rate.
+    pub(crate) fn count_rate(&self, what: Metered, outcome: RateOutcome) {
+        self.metrics
+            .count(Counter::RateLimited, &[what.label(), outcome.label()]);
+    }
+
+    /// Requests that met a rate so far.
+    pub(crate) fn rates(&self) -> RateStats {
+        let count = |what: Metered, outcome: RateOutcome| {
+            self.metrics
+                .get(Counter::RateLimited, &[what.label(), outcome.label()])
+        };
+        RateStats {
+            commits_refused: count(Metered::Commit, RateOutcome::Refused),
+            opens_refused: count(Metered::Open, RateOutcome::Refused),
+            queries_refused: count(Metered::Query, RateOutcome::Refused),
+            paced: Metered::ALL
+                .iter()
+                .map(|what| count(*what, RateOutcome::Paced))
+                .sum(),
+        }
+    }
+
+    /// A request was refused because its session would hold too much.
+    pub(crate) fn count_limit(&self, limit: SessionLimit) {
+        self.metrics.count(Counter::LimitRefusals, &[limit.label()]);
+    }
+
+    /// Error answers so far, by name.
+    pub(crate) fn errors(&self) -> BTreeMap<&'static str, u64> {
+        ErrorName::ALL
+            .iter()
+            .map(|name| (name.as_str(), self.metrics.get(Counter::Errors, &[name.metric_label()])))
+            .collect()
+    }
+
     pub(crate) fn cid_mismatches(&self) -> u64 {
-        self.cid_mismatches.load(Ordering::Relaxed)
+        self.metrics.get(Counter::CidMismatches, &[])
     }
 
     /// Timings grouped by the first segment of their path (SRV-1101).

@@ -9,18 +9,23 @@ use memory_wire::commit_meta::CommitClass;
 use memory_wire::message::{
     ClientCommit, EventAppendDecl, Operation, RevisionContent, ServerMessage, Transact,
 };
+use memory_wire::scope_key::session_key;
 use memory_wire::{EntityId, InstanceId, Scope, ScopeIdentity, ScopeKey, SessionId, WireError};
 use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
+use tracing::{Instrument as _, Span};
 
 use crate::acl;
 use crate::connection::Connection;
 use crate::dirty::{OpKind, Origin};
 use crate::dispatch::{Requester, refuse, send};
+use crate::rates::Metered;
 use crate::registry::Slot;
 use crate::server::Server;
 use crate::serving_plane::{AdmittedCommit, EventAppendNotice};
 use crate::space::Space;
+use crate::spans;
+use crate::statistics::Verdict;
 
 /// A commit on its way through its turn.
 struct Job {
@@ -28,6 +33,7 @@ struct Job {
     connection: Arc<Connection>,
     requester: Requester,
     commit: ClientCommit,
+    span: Span,
     touches_list: bool,
     /// Its database is attached for the length of the commit, which therefore shares no transaction (SRV-523).
     has_sqlite: bool,
@@ -61,10 +67,23 @@ pub(crate) async fn transact(
     let request_id = request.header.request_id.clone();
     let commit = match ClientCommit::from_value(&request.commit) {
         Ok(commit) => commit,
-        Err(error) => return refuse(connection, &request_id, error),
+        Err(error) => {
+            server
+                .statistics()
+                .count_commit(CommitClass::Authored, Verdict::Refused(error.name));
+            return refuse(connection, &request_id, error);
+        }
     };
     let space = Arc::clone(&requester.open.space);
+    if let Err(error) = pace(server, connection, &requester, &commit).await {
+        server
+            .statistics()
+            .count_commit(CommitClass::Authored, Verdict::Refused(error.name));
+        return refuse(connection, &request_id, error);
+    }
+    let span = spans::transact(&requester.header, &commit);
     let job = Arc::new(Job {
+        span: span.clone(),
         server: Arc::clone(server),
         connection: Arc::clone(connection),
         touches_list: acl::touches_list(&commit, space.id()),
@@ -86,7 +105,7 @@ pub(crate) async fn transact(
             job.publish(engine, Ok(admission));
             decide();
         });
-        turn.await.err()
+        turn.instrument(span).await.err()
     } else {
         let admitting = Arc::clone(&job);
         space.engine().write_then(
@@ -96,10 +115,40 @@ pub(crate) async fn transact(
                 decide();
             },
         );
-        verdict_queued.await.err().map(|_| EngineError::Closed)
+        verdict_queued
+            .instrument(span)
+            .await
+            .err()
+            .map(|_| EngineError::Closed)
     };
     if let Some(error) = lost {
         refuse(connection, &request_id, error.to_wire(space.server_seq()));
+    }
+}
+
+/// Holds a commit back while its principal commits too fast. What was accepted before is answered from its record
+/// whatever the rate: refusing a replay would make the client undo what is durable (SRV-415).
+async fn pace(
+    server: &Server,
+    connection: &Connection,
+    requester: &Requester,
+    commit: &ClientCommit,
+) -> Result<(), WireError> {
+    let space = &requester.open.space;
+    let principal = space
+        .registry
+        .lock()
+        .by_id(&requester.header.session_id)
+        .and_then(|session| session.principal.clone());
+    let Err(too_fast) = server.pace(connection, Metered::Commit, principal.as_ref()).await else {
+        return Ok(());
+    };
+    let key = session_key(principal.as_ref(), &requester.header.session_id);
+    let local_seq = commit.local_seq;
+    match space.read(move |reader| reader.committed_at(&key, local_seq)).await {
+        Ok(Some(_)) => Ok(()),
+        // A store that cannot be asked could not take the commit either.
+        Ok(None) | Err(_) => Err(too_fast.to_wire()),
     }
 }
 
@@ -125,6 +174,9 @@ impl Job {
             }
         };
         let principal = committer.identity.principal.as_ref();
+        spans::record_user(&self.span, principal);
+        let persist = spans::persist(&self.span);
+        let _persisting = persist.enter();
         let mut in_empty_space = false;
         if self.server.config().acl.mode.is_active() {
             let state = match space.access.state_by(space, engine.reader()) {
@@ -147,6 +199,10 @@ impl Job {
         } else {
             engine.apply_commit(apply)
         };
+        match &outcome {
+            Ok(applied) => drop(persist.record("commit.seq", applied.seq.0)),
+            Err(error) => drop(persist.record("ct.conflict", error.is_conflict())),
+        }
         let changes_access = outcome.is_ok() && (self.touches_list || in_empty_space);
         if changes_access {
             space.access.begin_change();
@@ -186,6 +242,9 @@ impl Job {
     }
 
     fn answer_error(&self, error: WireError) {
+        self.server
+            .statistics()
+            .count_commit(CommitClass::Authored, Verdict::Refused(error.name));
         refuse(&self.connection, &self.requester.header.request_id, error);
     }
 
@@ -201,6 +260,9 @@ impl Job {
         });
         self.server
             .count_cid_mismatches(space.id(), &self.commit, applied);
+        self.server
+            .statistics()
+            .count_commit(CommitClass::Authored, Verdict::of(applied));
         self.server.notify_admitted(&AdmittedCommit {
             space: space.id().clone(),
             seq: applied.seq,

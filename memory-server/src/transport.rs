@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
+use axum::Extension;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{SplitSink, SplitStream};
@@ -16,10 +17,12 @@ use memory_wire::message::{ClientMessage, parse_client_message};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Negotiation};
+use crate::listener::Place;
 use crate::outbound::{Closing, Next};
 use crate::server::Server;
 use crate::space::PendingFrame;
+use crate::spans;
 
 /// Where the socket is mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +66,7 @@ pub(crate) struct Inbound {
 pub(crate) fn upgrade(
     server: Arc<Server>,
     mount: Mount,
+    place: Option<Extension<Place>>,
     request: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Response {
     let upgrade = match request {
@@ -79,11 +83,16 @@ pub(crate) fn upgrade(
             };
         }
     };
-    let Some(connection) = server.admit_connection() else {
+    let admitted = server.admit_connection();
+    server.statistics().count_upgrade(admitted.is_some());
+    let Some(connection) = admitted else {
         return (StatusCode::SERVICE_UNAVAILABLE, "memory server is going away").into_response();
     };
-    let limit = server.config().limits.max_inbound_message;
+    let limits = &server.config().limits;
+    let limit = limits.max_inbound_message;
     upgrade
+        .read_buffer_size(limits.read_buffer.max(1024))
+        .write_buffer_size(0)
         .max_message_size(limit)
         .max_frame_size(limit)
         .on_failed_upgrade({
@@ -93,14 +102,19 @@ pub(crate) fn upgrade(
                 server.retire_connection(&connection);
             }
         })
-        .on_upgrade(move |socket| serve(server, connection, socket, mount))
+        .on_upgrade(async move |socket| {
+            serve(server, connection, socket, mount).await;
+            drop(place);
+        })
 }
 
 async fn serve(server: Arc<Server>, connection: Arc<Connection>, socket: WebSocket, mount: Mount) {
+    let setup = spans::socket_setup();
     let (sink, stream) = socket.split();
     let (frames, queue) = mpsc::channel(server.config().limits.inbound_pending_frames);
     let writer = tokio::spawn(write(Arc::clone(&server), Arc::clone(&connection), sink, mount));
     let dispatcher = spawn_dispatcher(Arc::clone(&server), Arc::clone(&connection), queue);
+    drop(setup);
     let end = Reader {
         server: &server,
         connection: &connection,
@@ -188,7 +202,10 @@ impl Reader<'_> {
         };
         let mut pinged = false;
         let mut deadline = tokio::time::Instant::now() + limits.keep_alive;
+        let hello = tokio::time::Instant::now() + limits.hello_deadline;
+        let mut greeted = false;
         loop {
+            greeted = greeted || self.connection.negotiation() != Negotiation::AwaitHello;
             let message = tokio::select! {
                 message = stream.next() => message,
                 () = tokio::time::sleep_until(deadline) => {
@@ -198,6 +215,13 @@ impl Reader<'_> {
                     pinged = true;
                     deadline = tokio::time::Instant::now() + limits.keep_alive;
                     self.connection.outbound.ask_ping();
+                    continue;
+                }
+                // Pings that are answered keep a socket alive; they do not excuse it from saying what it wants.
+                () = tokio::time::sleep_until(hello), if !greeted => {
+                    if self.connection.negotiation() == Negotiation::AwaitHello {
+                        return Closing::Now(SocketClose::NoHello);
+                    }
                     continue;
                 }
                 closing = self.connection.outbound.ending() => return closing,
@@ -235,6 +259,7 @@ impl Reader<'_> {
     async fn receive(&self, text: &str, stage: &mut Stage, bytes: &Arc<Semaphore>) -> Result<(), Closing> {
         let limits = &self.server.config().limits;
         let arrived = Instant::now();
+        self.server.statistics().count_received(text.len());
         let message = parse(text).await;
         let mut handled = None;
         match stage {
@@ -270,6 +295,8 @@ impl Reader<'_> {
         let pending = message
             .as_ref()
             .and_then(ClientMessage::header)
+            // Whoever has no session in a space cannot hold up its pushes.
+            .filter(|header| self.connection.session(&header.space, &header.session_id).is_some())
             .and_then(|header| self.server.pending_frame(&header.space));
         self.frames
             .send(Inbound {
@@ -315,6 +342,7 @@ async fn write(
     loop {
         match connection.outbound.next().await {
             Next::Frame(frame, text) => {
+                let bytes = text.len();
                 let stall = limits.outbound_stall
                     + Duration::from_secs_f64(text.len() as f64 / limits.outbound_min_rate.max(1) as f64);
                 let sent = tokio::select! {
@@ -326,6 +354,7 @@ async fn write(
                 };
                 match sent {
                     Ok(Ok(())) => {
+                        server.statistics().count_sent(bytes);
                         if connection.outbound.written(frame) {
                             server.resume_fan_out(&connection);
                         }
@@ -375,9 +404,7 @@ async fn finish(
         Closing::Now(close) | Closing::AfterQueue(close) => close,
         Closing::PeerGone => return,
     };
-    if close == SocketClose::OutboundBuffer {
-        server.note_overrun();
-    }
+    server.statistics().count_close(close);
     tracing::debug!(connection = %connection.id, code = close.code(), reason = close.reason(), "closing");
     let frame = Message::Close(Some(CloseFrame {
         code: close.code(),

@@ -8,6 +8,7 @@ use memory_engine::{Engine, Reader};
 use memory_wire::message::{Remove, SyncFrame, Watch, WatchRequest};
 use memory_wire::{Object, Seq, Value, WireError};
 use rustc_hash::{FxHashMap, FxHashSet};
+use tracing::Instrument as _;
 
 use crate::acl::{self, Capability};
 use crate::applicable::Applicable;
@@ -23,7 +24,8 @@ use crate::prepared_view::PreparedView;
 use crate::registry::Slot;
 use crate::server::Server;
 use crate::serving_plane::DemandReason;
-use crate::statistics::{SlowOperation, SlowQuery};
+use crate::spans;
+use crate::statistics::{SessionLimit, SlowOperation, SlowQuery};
 use crate::views::Views;
 use crate::watches::{WatchSet, queries_by_branch};
 
@@ -34,13 +36,25 @@ enum Change {
     Add,
 }
 
+impl Change {
+    fn as_str(self) -> &'static str {
+        match self {
+            Change::Set => "session.watch.set",
+            Change::Add => "session.watch.add",
+        }
+    }
+}
+
 pub(crate) async fn set(
     server: &Arc<Server>,
     connection: &Arc<Connection>,
     requester: Requester,
     request: WatchRequest,
 ) {
-    handle(server, connection, requester, request, Change::Set).await;
+    let span = spans::subscribe(&request.header, request.watches.len());
+    handle(server, connection, requester, request, Change::Set)
+        .instrument(span)
+        .await;
 }
 
 pub(crate) async fn add(
@@ -49,7 +63,10 @@ pub(crate) async fn add(
     requester: Requester,
     request: WatchRequest,
 ) {
-    handle(server, connection, requester, request, Change::Add).await;
+    let span = spans::subscribe(&request.header, request.watches.len());
+    handle(server, connection, requester, request, Change::Add)
+        .instrument(span)
+        .await;
 }
 
 async fn handle(
@@ -210,6 +227,7 @@ impl Job {
                 (standing.with(new.clone()), new)
             }
         };
+        self.require_room_for_watches(&all)?;
         self.admit(reader, slot, &all)?;
         let result = reader
             .snapshot(|reader| {
@@ -223,6 +241,35 @@ impl Job {
             .and_then(|result| result);
         self.note_slow(watches_len(&standing, &new));
         result.map_err(|error| error.to_query())
+    }
+
+    fn require_room_for_watches(&self, all: &WatchSet) -> Result<(), WireError> {
+        let most = self.server.config().limits.max_watches;
+        if all.len() <= most {
+            return Ok(());
+        }
+        self.server.statistics().count_limit(SessionLimit::Watches);
+        Err(WireError::protocol(format!(
+            "{} would give the session {} watches, at most {most} are allowed",
+            self.change.as_str(),
+            all.len()
+        )))
+    }
+
+    /// Refuses a list that reaches more documents than a session may track. What later commits make it reach is delivered.
+    fn require_room_for_documents(&self, documents: usize) -> Result<(), ServerError> {
+        let most = self.server.config().limits.max_tracked_documents;
+        if documents <= most {
+            return Ok(());
+        }
+        self.server
+            .statistics()
+            .count_limit(SessionLimit::TrackedDocuments);
+        Err(WireError::protocol(format!(
+            "{} would make the session track {documents} documents, at most {most} are allowed",
+            self.change.as_str()
+        ))
+        .into())
     }
 
     /// The read ladders of §6.2 and §6.4. Admission makes the session keyed for life (SRV-607).
@@ -270,6 +317,12 @@ impl Job {
                 FullView::evaluate(pass.reader, pass.space, &subject.identity, &queries)?
             }
         };
+        self.require_room_for_documents(
+            view.graphs
+                .values()
+                .map(|graph| graph.tracked_instances().count())
+                .sum(),
+        )?;
         let applicable = self.applicable(pass, &subject)?;
         let mut upserts = Vec::new();
         let mut entities: FxHashMap<InstanceKey, Held> = FxHashMap::default();
@@ -399,6 +452,12 @@ impl Job {
                 held_now.push((key, Held::new(snapshot.seq, snapshot.document.is_none())));
             }
         }
+        self.require_room_for_documents(pass.space.registry.lock().get(slot).map_or(0, |session| {
+            let new = grown
+                .iter()
+                .filter(|instance| !session.tracked.contains(*instance));
+            session.tracked.len() + new.count()
+        }))?;
         upserts.sort_by(|(a, _), (b, _)| a.cmp(b));
         {
             let mut view = subject.view.lock();

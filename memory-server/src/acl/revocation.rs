@@ -17,6 +17,7 @@ use crate::dispatch::send;
 use crate::registry::Slot;
 use crate::server::Server;
 use crate::space::Space;
+use crate::statistics::SessionEnd;
 
 /// A session that has been removed and has yet to be told.
 pub(crate) struct Revocation {
@@ -92,6 +93,7 @@ pub(crate) fn revoke_after_list_change(server: &Server, space: &Space, reader: &
             )
         })
         .collect();
+    server.statistics().count_ends(SessionEnd::Revoked, revoked.len());
     revoked.sort_by_key(|(order, revocation)| (*order, revocation.slot));
     revoked.into_iter().map(|(_, revocation)| revocation).collect()
 }

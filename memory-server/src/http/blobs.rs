@@ -8,10 +8,12 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
+use memory_engine::EngineError;
 use memory_wire::hash::tagged_hash;
 use memory_wire::{EntityId, Object, SpaceId, Value, codec};
 
 use crate::acl;
+use crate::error::ServerError;
 use crate::server::Server;
 
 /// Tag that may stand before the hash of a blob name.
@@ -70,6 +72,10 @@ async fn store(
             let hash = id.strip_prefix(HASH_TAG).unwrap_or(&id);
             let body = serde_json::json!({ "id": id, "url": format!("blobs/{hash}.{suffix}") });
             (StatusCode::CREATED, axum::Json(body)).into_response()
+        }
+        // A name that no store can have is the caller's mistake.
+        Err(ServerError::Engine(EngineError::InvalidSpaceId(_))) => {
+            (StatusCode::BAD_REQUEST, "Invalid space DID").into_response()
         }
         Err(error) => {
             tracing::warn!(space, %error, "blob was not stored");

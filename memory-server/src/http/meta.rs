@@ -15,5 +15,6 @@ pub(crate) async fn meta(State(server): State<Arc<Server>>) -> Json<Json_> {
         "did": config.audience.as_str(),
         "gitSha": config.git_sha,
         "shellServerExecutionDefine": config.server_execution,
+        "limits": config.advertised_limits(),
     }))
 }

@@ -1,6 +1,5 @@
-//! The server's HTTP routes beside the socket (SRV §1.5): health, statistics, meta, blobs, dumps. Mounted
-//! by
-//! [`crate::Server::router`].
+//! The server's HTTP routes beside the socket (SRV §1.5): health, statistics, metrics, meta, blobs, dumps. Mounted by
+//! [`crate::Server::router`]. Every answer is counted by the pattern of its route.
 
 pub(crate) mod blobs;
 pub(crate) mod dump;
@@ -9,12 +8,15 @@ pub(crate) mod meta;
 
 use std::sync::Arc;
 
-use axum::Router;
-use axum::extract::State;
+use axum::{Extension, Router};
+use axum::extract::{MatchedPath, Request, State};
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::middleware::{self, Next};
+use axum::response::Response;
 use axum::routing::{any, get, post};
 
+use crate::listener::Place;
 use crate::server::Server;
 use crate::transport::{Mount, upgrade};
 
@@ -25,8 +27,9 @@ pub(crate) fn production(server: Arc<Server>) -> Router {
             "/api/storage/memory",
             get(
                 |State(server): State<Arc<Server>>,
+                 place: Option<Extension<Place>>,
                  request: Result<WebSocketUpgrade, WebSocketUpgradeRejection>| async move {
-                    upgrade(server, Mount::Production, request)
+                    upgrade(server, Mount::Production, place, request)
                 },
             ),
         )
@@ -34,13 +37,33 @@ pub(crate) fn production(server: Arc<Server>) -> Router {
         .route("/api/storage/memory/dump/{space}", get(dump::space))
         .route("/_health", get(health::liveness))
         .route("/api/health/stats", get(health::stats))
+        .route("/api/health/ready", get(health::readiness))
+        .route("/metrics", get(health::metrics))
         .route("/api/meta", get(meta::meta))
         .route("/{space}/blobs", post(blobs::upload))
         .route(
             "/{space}/blobs/{name}",
             get(blobs::download).post(blobs::upload_named),
         )
+        // On the routes alone: what the host mounts beside them is its own.
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&server), count))
         .with_state(server)
+}
+
+/// Counts the answer of a route.
+async fn count(
+    State(server): State<Arc<Server>>,
+    route: Option<MatchedPath>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let response = next.run(request).await;
+    if let Some(route) = route {
+        server
+            .statistics()
+            .count_http(route.as_str(), response.status().as_u16());
+    }
+    response
 }
 
 /// A socket on every path and nothing else (SRV-109).
@@ -48,8 +71,9 @@ pub(crate) fn standalone(server: Arc<Server>) -> Router {
     Router::new()
         .fallback(any(
             |State(server): State<Arc<Server>>,
+             place: Option<Extension<Place>>,
              request: Result<WebSocketUpgrade, WebSocketUpgradeRejection>| async move {
-                upgrade(server, Mount::Standalone, request)
+                upgrade(server, Mount::Standalone, place, request)
             },
         ))
         .with_state(server)

@@ -280,6 +280,34 @@ pub const KNOBS: &[Knob] = &[
         "Silence after which a ping is sent, and again after which the socket is closed with 1001."
     ),
     knob!(
+        "limits.request_head",
+        DURATION,
+        ["MEMORY_REQUEST_HEAD"],
+        limits.request_head,
+        "Time for a request's head to arrive; a peer that takes longer is cut off."
+    ),
+    knob!(
+        "limits.hello_deadline",
+        DURATION,
+        ["MEMORY_HELLO_DEADLINE"],
+        limits.hello_deadline,
+        "Time for an accepted hello on a socket; then it closes 1002."
+    ),
+    knob!(
+        "limits.max_connections",
+        COUNT,
+        ["MEMORY_MAX_CONNECTIONS"],
+        limits.max_connections,
+        "TCP connections at once; further ones are closed unanswered."
+    ),
+    knob!(
+        "limits.unopened_sockets",
+        COUNT,
+        ["MEMORY_UNOPENED_SOCKETS"],
+        limits.unopened_sockets,
+        "Sockets without a session; beyond it the one that has waited longest is closed 1013."
+    ),
+    knob!(
         "limits.inbound_pending_frames",
         COUNT,
         ["MEMORY_INBOUND_PENDING_FRAMES"],
@@ -292,6 +320,13 @@ pub const KNOBS: &[Knob] = &[
         ["MEMORY_INBOUND_PENDING_BYTES"],
         limits.inbound_pending_bytes,
         "Bytes of one connection that may wait before its socket is no longer read."
+    ),
+    knob!(
+        "limits.read_buffer",
+        BYTES,
+        ["MEMORY_READ_BUFFER"],
+        limits.read_buffer,
+        "Bytes of a socket's read buffer; each connection has one for life."
     ),
     knob!(
         "limits.outbound_high_water",
