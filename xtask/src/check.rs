@@ -13,6 +13,18 @@ const NEEDED: &[(&str, &str)] = &[
     ("tsc", "node-typescript"),
 ];
 
+/// Interleavings of the server: they need its locks and threads to be a scheduler's, so they are built apart.
+const SCHEDULES: &[&str] = &[
+    "test",
+    "-p",
+    "memory-server",
+    "--features",
+    "schedules",
+    "--test",
+    "schedules",
+    "--locked",
+];
+
 /// Installs what is missing, then runs the Rust tests and the page's own.
 pub(crate) fn test(root: &Path) -> Result<bool> {
     install_missing()?;
@@ -21,7 +33,8 @@ pub(crate) fn test(root: &Path) -> Result<bool> {
         root,
         "cargo",
         &["test", "--workspace", "--locked", "--no-fail-fast"],
-    )? && run(&page, "tsc", &["-p", "."])?
+    )? && run(root, "cargo", SCHEDULES)?
+        && run(&page, "tsc", &["-p", "."])?
         && run(&page, "node", &["--test", "test/"])?)
 }
 

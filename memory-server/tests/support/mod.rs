@@ -3,6 +3,9 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
+pub mod peer;
+pub mod seeds;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
