@@ -2,6 +2,9 @@
 
 mod typed_value;
 
+mod long;
+
+use long::same_cases;
 use memory_wire::codec::{MAX_DEPTH, decode, encode};
 use memory_wire::commit_meta::CommitClass;
 use memory_wire::ids::{LocalSeq, RequestId, Seq, SessionId, SpaceId};
@@ -195,7 +198,7 @@ fn sync() -> impl Strategy<Value = SessionSync> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(same_cases(400))]
 
     #[test]
     fn srv_119_assembly_equals_encoding_the_whole(sync in sync(), space in "\\PC{0,5}", session in "\\PC{0,5}") {

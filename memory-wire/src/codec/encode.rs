@@ -1,11 +1,13 @@
 //! Writing values as canonical text (WIRE-303, WIRE-305, WIRE-309).
 
 use num_bigint::BigInt;
+use smol_str::SmolStr;
 use thiserror::Error;
 
 use super::json_lexer::plain_run;
 use super::quoting::{MembersRef, QuotePlan, has_slash_key};
 use super::special::{Field, State, nested_state};
+use super::tagged::is_unknown_tag;
 use super::{MAX_DEPTH, MAX_HOLES, PREFIX, base64, is_plain_number, unsafe_key};
 use crate::js_string::JsString;
 use crate::piece_buffer::PieceBuffer;
@@ -20,6 +22,10 @@ pub enum EncodeError {
     /// The text would nest more than [`MAX_DEPTH`] levels (WIRE-312).
     #[error("value nests deeper than {MAX_DEPTH} levels")]
     TooDeep,
+    /// The value is said to be of an unknown kind, under a tag that is a known kind's, or none at all: it would read back
+    /// as something else (WIRE-305, WIRE-311).
+    #[error("no unknown value can have the tag {0:?}")]
+    NotAnUnknownTag(SmolStr),
     /// The arrays together hold more than [`MAX_HOLES`] holes (WIRE-314).
     #[error("value holds more than {MAX_HOLES} array holes")]
     TooManyHoles,
@@ -270,6 +276,9 @@ impl<'a, C: FnMut(&[u8])> Encoder<'a, C> {
     /// Writes a kind that holds values. A chain of unknown tags is followed in a loop: each opens a wrapper only.
     fn nested(&mut self, mut special: &'a Special) -> Result<bool, EncodeError> {
         while let Some((tag, state)) = nested_state(special) {
+            if matches!(special, Special::Unknown { .. }) && !is_unknown_tag(tag) {
+                return Err(EncodeError::NotAnUnknownTag(tag.into()));
+            }
             self.wrapper(tag)?;
             match state {
                 State::Object(object) => return self.object(object).map(|()| true),

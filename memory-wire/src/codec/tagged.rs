@@ -23,6 +23,30 @@ pub(super) fn is_tag(tag: &str) -> bool {
         && digits.iter().all(u8::is_ascii_digit)
 }
 
+/// The tags that stand for kinds of their own, or for none (`Map`, `Set`).
+const KNOWN_TAGS: [&str; 15] = [
+    "BigInt@1",
+    "Bytes@1",
+    "EpochDay@1",
+    "EpochNsec@1",
+    "Error@1",
+    "Hash@1",
+    "KeyPair@1",
+    "Link@1",
+    "Map@1",
+    "Problematic@1",
+    "RegExp@1",
+    "Set@1",
+    "SpecialNumber@1",
+    "Symbol@1",
+    "Undefined@1",
+];
+
+/// True for a tag that reads back as [`Special::Unknown`]: well-formed, and none of the known ones.
+pub(super) fn is_unknown_tag(tag: &str) -> bool {
+    is_tag(tag) && !KNOWN_TAGS.contains(&tag)
+}
+
 /// The value of `{"/tag": state}` for a well-formed tag.
 pub(super) fn from_state(tag: &str, state: Value, judge: &mut Judge) -> Result<Value, DecodeReason> {
     let value = match tag {
@@ -188,5 +212,29 @@ fn error(fields: Object) -> ErrorValue {
                 .cloned()
                 .collect(),
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::decode;
+
+    #[test]
+    fn wire_305_known_tags_are_those_that_read_as_something_else() {
+        let unknown = |tag: &str| match decode(&format!("fvj1:{{\"/{tag}\":null}}")) {
+            Ok(Value::Special(special)) => matches!(special.as_ref(), Special::Unknown { .. }),
+            Ok(_) | Err(_) => false,
+        };
+        for tag in KNOWN_TAGS {
+            assert!(!unknown(tag), "{tag}");
+            let next = tag.replace("@1", "@2");
+            assert!(unknown(&next) && is_unknown_tag(&next), "{next}");
+        }
+        for malformed in [
+            "hole", "quote", "object", "Foo", "foo@1", "Foo@0", "Foo@01", "@1", "",
+        ] {
+            assert!(!is_unknown_tag(malformed), "{malformed}");
+        }
     }
 }

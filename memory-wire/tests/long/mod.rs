@@ -2,6 +2,11 @@
 //! `cargo xtask long` go on with. `LONG_FROM` and `LONG_COUNT` (decimal) choose the seeds; seeds that once found
 //! something stand one a line in `tests/corpus/NAME.seeds` and are always tried first.
 
+#![allow(
+    dead_code,
+    reason = "every test compiles its own copy and may use a part of it"
+)]
+
 use std::ops::Range;
 use std::path::Path;
 
