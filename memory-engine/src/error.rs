@@ -373,6 +373,9 @@ impl From<rusqlite::Error> for EngineError {
         };
         match failure.code {
             DiskFull => EngineError::StoreFull(sqlite_text(&error)),
+            SystemIoFailure if failure.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE => {
+                EngineError::StoreFull("the index of its log cannot grow".to_owned())
+            }
             SystemIoFailure | CannotOpen | FileLockingProtocolFailed => EngineError::StoreIo(text()),
             DatabaseCorrupt | NotADatabase => EngineError::StoreDamaged(sqlite_text(&error)),
             ReadOnly | PermissionDenied => EngineError::StoreReadOnly(sqlite_text(&error)),

@@ -121,6 +121,24 @@ pub(crate) fn open_reader(path: &Path) -> Result<Connection, EngineError> {
     open().map_err(|error: rusqlite::Error| store_file::refusal(path, error.into()))
 }
 
+/// Opens an existing store for one read, with nobody else in it: then nothing has to be written beside it, not even the
+/// index that processes share of a log. For a disk so full that the store cannot be opened otherwise.
+pub(crate) fn open_alone(path: &Path) -> Result<Connection, EngineError> {
+    let open = || {
+        // To hold everybody else off takes a file opened for writing.
+        let conn = Connection::open_with_flags(
+            path,
+            OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+        )?;
+        conn.busy_timeout(BUSY_TIMEOUT)?;
+        conn.pragma_update_and_check(None, "locking_mode", "EXCLUSIVE", |_| Ok(()))?;
+        conn.pragma_update(None, "query_only", true)?;
+        conn.pragma_update(None, "temp_store", "MEMORY")?;
+        Ok(conn)
+    };
+    open().map_err(|error: rusqlite::Error| store_file::refusal(path, error.into()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,7 +13,7 @@ use crate::connection::StoreConnection;
 use crate::document_cache::{RevisionKey, State, StoreCache, StoreCounters, Uncommitted};
 use crate::error::EngineError;
 use crate::heads::{Era, Head, HeadKey};
-use crate::open::open_reader;
+use crate::open::{open_alone, open_reader};
 
 /// Read access to one space's store.
 #[derive(Debug)]
@@ -70,6 +70,11 @@ impl Reader {
     /// SQLite's; an idle store with a dirty WAL may refuse a read-only open.
     pub fn open(path: &std::path::Path) -> Result<Reader, EngineError> {
         Ok(Reader::new(open_reader(path)?, StoreCache::new()))
+    }
+
+    /// Opens a store for one read on a disk too full to open it otherwise. Nobody else gets in meanwhile.
+    pub(crate) fn open_alone(path: &std::path::Path) -> Result<Reader, EngineError> {
+        Ok(Reader::new(open_alone(path)?, StoreCache::new()))
     }
 
     /// Runs `work` on one committed state of the store: whatever it reads, it reads as of one moment (INV-10).

@@ -234,6 +234,22 @@ impl Disk {
         }
     }
 
+    /// The index of a log is a file, too, and has to grow to `length`.
+    pub(crate) fn indexing(&self, file: &str, length: i64) -> Result<(), Refused> {
+        let mut state = self.0.state.lock();
+        match state.fault {
+            Some(Fault::Full { from } | Fault::NoGrowth { from }) if state.done.writes >= from => {
+                let path = self.0.directory.join(format!("{file}-shm"));
+                let now = std::fs::metadata(path).map_or(0, |found| found.len());
+                match i128::from(now) < i128::from(length) {
+                    true => state.refuse(Refused::Full),
+                    false => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn written(&self, file: &str, offset: u64, bytes: &[u8]) {
         self.0.state.lock().note(|| Event::Written {
             file: file.to_owned(),

@@ -302,6 +302,14 @@ unsafe extern "C" fn shm_map(
     extend: c_int,
     to: *mut *mut c_void,
 ) -> c_int {
+    // SAFETY: SQLite calls methods of open files only.
+    if let Some(Watched { disk, name }) = unsafe { watched(file) }
+        && disk
+            .indexing(name, (i64::from(page) + 1) * i64::from(size))
+            .is_err()
+    {
+        return ffi::SQLITE_IOERR_SHMSIZE;
+    }
     real!(file, xShmMap, page, size, extend, to)
 }
 

@@ -57,6 +57,15 @@ pub fn key(session: &str) -> String {
     session_key(Some(&Did::from(PRINCIPAL)), &SessionId::from(session))
 }
 
+/// All commits of a session, which follow from its name.
+pub fn of_session(session: &str) -> impl Iterator<Item = ClientCommit> + '_ {
+    let seed = session
+        .bytes()
+        .fold(7_u64, |seed, byte| seed.wrapping_mul(31) + u64::from(byte));
+    let mut dice = Dice::new(seed);
+    (1..).map(move |local_seq| authored(&mut dice, session, local_seq))
+}
+
 /// An authored commit that writes several rows.
 pub fn authored(dice: &mut Dice, session: &str, local_seq: u64) -> ClientCommit {
     let mut operations = Vec::new();

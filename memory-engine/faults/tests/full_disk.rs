@@ -8,6 +8,8 @@ use engine_faults::audit::{Acknowledged, audit, look};
 use engine_faults::workload::{self, Workload};
 use engine_faults::{Counts, Disk, Fault};
 use memory_engine::{ActorOptions, EngineError, EngineHandle, StoreLocation};
+use memory_wire::ids::Seq;
+use memory_wire::message::ClientCommit;
 use parking_lot::Mutex;
 
 const FILE: &str = "store.sqlite";
@@ -157,4 +159,100 @@ fn a_failing_sync_refuses_by_name_and_writing_resumes_without_restart() {
 #[test]
 fn a_failing_read_refuses_by_name_and_reading_resumes_without_restart() {
     endure_all(&[|from| Fault::Read { from }], |asked| asked.reads);
+}
+
+/// A space whose files were closed when the disk became full cannot even be given the index of its log; it is read all the
+/// same, and written once there is room.
+#[test]
+fn reads_go_on_in_a_space_that_came_to_rest_before_the_disk_was_full() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::watch(dir.path());
+    let location = StoreLocation::File(dir.path().canonicalize().unwrap().join(FILE));
+    let actor = ActorOptions {
+        idle_close: std::time::Duration::from_millis(5),
+        ..ActorOptions::default()
+    };
+    let handle = EngineHandle::new(location, workload::options(), actor);
+    let mut commits = workload::of_session("s");
+    let mut write = || {
+        let commit = commits.next().unwrap();
+        let written =
+            handle.write(move |engine| workload::apply(engine, "s", &commit).map(|applied| applied.seq.0));
+        written.wait().and_then(|answer| answer)
+    };
+    let read = || {
+        let seen = handle.read(|reader| {
+            let ids = reader.commits_since(Seq(0), &"".into(), None)?.len();
+            Ok::<_, EngineError>((reader.server_seq()?.0, ids))
+        });
+        seen.wait().and_then(|answer| answer)
+    };
+    for n in 1..=3 {
+        assert_eq!(write().unwrap(), n);
+    }
+    handle.close().wait().unwrap();
+    while !handle.is_resting() {
+        std::thread::yield_now();
+    }
+    disk.break_it(Fault::Full { from: 0 });
+    for _ in 0..3 {
+        assert_eq!(read().unwrap(), (3, 3));
+        assert!(matches!(write(), Err(EngineError::StoreFull(_))));
+    }
+    assert!(disk.refused() > 0);
+    disk.mend();
+    assert_eq!(write().unwrap(), 4);
+    assert_eq!(read().unwrap(), (4, 4));
+}
+
+/// Field fault F24: saves that fail are not tried again by themselves, pile nothing up and leave nothing behind; many that
+/// wait share one.
+#[test]
+fn f24_failed_saves_make_no_storm_and_pin_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::watch(dir.path());
+    let handle = handle(dir.path());
+    let commits: Vec<_> = workload::of_session("s").take(641).collect();
+    let (first, rest) = commits.split_first().unwrap();
+    let write = |commit: &ClientCommit| {
+        let commit = commit.clone();
+        handle.write(move |engine| workload::apply(engine, "s", &commit).map(|applied| applied.seq.0))
+    };
+    assert_eq!(write(first).wait().unwrap().unwrap(), 1);
+    // All of them wait while the writer is busy.
+    let burst = || {
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        drop(handle.turn(move |_| held.recv().is_err()));
+        let replies: Vec<_> = rest.iter().map(write).collect();
+        drop(release);
+        replies
+            .into_iter()
+            .map(|reply| reply.wait().and_then(|answer| answer))
+            .collect::<Vec<_>>()
+    };
+    disk.break_it(Fault::Full { from: 0 });
+    let answers = burst();
+    assert!(
+        answers
+            .iter()
+            .all(|answer| matches!(answer, Err(EngineError::StoreFull(_))))
+    );
+    let tried = disk.refused();
+    assert!(
+        tried > 0 && tried <= 10,
+        "640 waiting writes are at most 10 saves, not {tried}"
+    );
+    assert_eq!(handle.backlog(), 0);
+    // Nobody goes on trying.
+    handle.turn(|_| ()).wait().unwrap();
+    assert_eq!(disk.refused(), tried);
+    let seen = handle.read(|reader| reader.server_seq()).wait().unwrap().unwrap();
+    assert_eq!(seen.0, 1);
+    // Nothing of what failed is remembered: the same commits land as if for the first time.
+    disk.break_it(Fault::Full { from: u64::MAX });
+    let answers: Vec<u64> = burst().into_iter().map(|answer| answer.unwrap()).collect();
+    assert_eq!(answers, (2..=641).collect::<Vec<_>>());
+    // A save a group, and the log's own beginnings and endings.
+    let syncs = disk.counts().syncs;
+    assert!(syncs < 100, "640 waiting writes took {syncs} syncs");
 }

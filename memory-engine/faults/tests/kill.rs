@@ -6,7 +6,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use engine_faults::audit::{Acknowledged, audit};
-use engine_faults::workload::Dice;
+use engine_faults::workload::{self, Dice, key};
+use memory_engine::{Engine, StoreLocation};
+use memory_wire::ids::LocalSeq;
 
 /// Kills of one store.
 const KILLS: u64 = 5;
@@ -15,9 +17,9 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect("a decimal number"))
 }
 
-fn start(store: &Path, writers: u64, each: Option<u64>) -> Child {
+fn start(store: &Path, writers: u64, tag: &str, each: Option<u64>) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_commits_under_load"));
-    command.arg(store).arg(writers.to_string());
+    command.arg(store).arg(writers.to_string()).arg(tag);
     if let Some(each) = each {
         command.arg(each.to_string());
     }
@@ -31,7 +33,7 @@ fn start(store: &Path, writers: u64, each: Option<u64>) -> Child {
 fn told(line: &str) -> Option<Acknowledged> {
     let mut words = line.strip_suffix('\n')?.split(' ');
     Some(Acknowledged {
-        session: words.next()?.to_owned(),
+        session: key(words.next()?),
         local_seq: words.next()?.parse().ok()?,
         seq: words.next()?.parse().ok()?,
     })
@@ -57,7 +59,7 @@ fn a_store_whose_process_is_killed_under_load_keeps_every_acknowledged_commit() 
         let store = dir.path().join("store.sqlite");
         let mut acknowledged: Vec<Acknowledged> = Vec::new();
         for kill in 0..KILLS {
-            let mut child = start(&store, 4 + dice.below(5), None);
+            let mut child = start(&store, 4 + dice.below(5), &format!("k{kill}"), None);
             let mut heard = listen(child.stdout.take().expect("it is piped"));
             // Some are killed before they tell anything, while the store is made or recovered.
             let patience = if dice.below(5) == 0 { 0 } else { dice.below(120) };
@@ -83,12 +85,63 @@ fn a_store_whose_process_is_killed_under_load_keeps_every_acknowledged_commit() 
     );
 }
 
+/// Field faults F4 and F5: the process dies between a durable commit and its answer. Whoever sends the commits again gets
+/// the verdicts that were stored, each commit is there once, and each verdict can be asked for by session and local seq.
+#[test]
+fn f4_f5_a_commit_sent_again_after_a_kill_gets_its_stored_verdict_and_lands_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store.sqlite");
+    let mut child = start(&store, 4, "c", None);
+    let mut heard = listen(child.stdout.take().expect("it is piped"));
+    let mut acknowledged: Vec<Acknowledged> = heard.by_ref().take(60).collect();
+    child.kill().expect("it runs");
+    child.wait().expect("it was started here");
+    acknowledged.extend(heard);
+    let mut engine = Engine::open(StoreLocation::File(store.clone()), workload::options()).unwrap();
+    let durable = engine.server_seq().unwrap().0;
+    let mut all = Vec::new();
+    for writer in 0..4 {
+        let session = format!("cw{writer}");
+        let told = |local_seq: u64| {
+            let mine = acknowledged
+                .iter()
+                .find(|told| told.session == key(&session) && told.local_seq == local_seq);
+            mine.map(|told| told.seq)
+        };
+        let answered = acknowledged
+            .iter()
+            .filter(|told| told.session == key(&session))
+            .count() as u64;
+        // Everything that was answered, what may have been under way, and one more.
+        for (local_seq, commit) in (1..=answered + 2).zip(workload::of_session(&session)) {
+            let stored = engine.committed_at(&key(&session), LocalSeq(local_seq)).unwrap();
+            let applied = workload::apply(&mut engine, &session, &commit).unwrap();
+            match told(local_seq) {
+                Some(seq) => {
+                    assert_eq!((applied.seq.0, applied.replayed), (seq, true));
+                    assert_eq!(stored, Some(applied.seq));
+                }
+                // Durable and not told, or never arrived.
+                None => assert_eq!(applied.replayed, stored.is_some() && applied.seq.0 <= durable),
+            }
+            all.push(Acknowledged {
+                session: key(&session),
+                local_seq,
+                seq: applied.seq.0,
+            });
+        }
+    }
+    drop(engine);
+    let audited = audit(&store, &all).unwrap_or_else(|wrong| panic!("{wrong}"));
+    assert_eq!(audited.commits, all.len() as u64, "each is there once");
+}
+
 /// ENG-143, decision 11: two processes that open one store at once, before there is one, commit side by side.
 #[test]
 fn two_processes_on_one_store_never_lose_or_reuse_a_seq() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store.sqlite");
-    let mut children = [start(&store, 2, Some(15)), start(&store, 2, Some(15))];
+    let mut children = [start(&store, 2, "a", Some(15)), start(&store, 2, "b", Some(15))];
     let heard: Vec<_> = children
         .iter_mut()
         .map(|child| {

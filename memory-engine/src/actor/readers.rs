@@ -10,6 +10,7 @@ use super::reply::Reply;
 use super::writer::STACK;
 use crate::error::EngineError;
 use crate::reader::Reader;
+use crate::store_path::StoreLocation;
 use crate::sync::{Condvar, Mutex};
 
 /// Work for a reader; gets the reader, or why there is none.
@@ -80,6 +81,17 @@ impl ReaderPool {
             if reader.is_none() {
                 match self.open() {
                     Ok(opened) => reader = Some(opened),
+                    // Reads go on while the disk is full, also in a space that came to rest before.
+                    Err(error @ EngineError::StoreFull(_)) => {
+                        match self.writer.location() {
+                            StoreLocation::File(path) => match Reader::open_alone(path) {
+                                Ok(alone) => job(Ok(&alone)),
+                                Err(_) => job(Err(error)),
+                            },
+                            StoreLocation::Memory => job(Err(error)),
+                        }
+                        continue;
+                    }
                     Err(error) => {
                         job(Err(error));
                         continue;

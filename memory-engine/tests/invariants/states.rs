@@ -2,9 +2,12 @@
 //! as a whole (ENG-381).
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use memory_engine::{Engine, EngineOptions, ReadInstance, SnapshotPolicy, StoreLocation};
-use memory_wire::ids::Seq;
+use memory_wire::Scope;
+use memory_wire::ids::{LocalSeq, Seq};
+use memory_wire::message::{ClientCommit, CommitParts, Operation};
 use memory_wire::patch::{apply_patches, parse_patches};
 use memory_wire::scope_key::InstanceId;
 use memory_wire::value::Value;
@@ -114,4 +117,91 @@ fn eng_381_a_patch_is_judged_by_the_final_state() {
         engine.doc_head(&InstanceId::space("of:a"), &"".into()).unwrap(),
         Seq(1)
     );
+}
+
+/// Field fault F33: what a database or a double would bend comes back byte for byte, as value, as key and as id, from the
+/// cache and after a restart.
+#[test]
+fn f33_numbers_and_strings_at_the_edges_come_back_unchanged() {
+    let big = |text: &str| Value::BigInt(Arc::new(text.parse().unwrap()));
+    let values = [
+        Value::Number(9_007_199_254_740_993_f64),
+        Value::Number(2_f64.powi(63)),
+        Value::Number(-(2_f64.powi(63))),
+        Value::Number(5e-324),
+        Value::Number(f64::MAX),
+        Value::Number(f64::INFINITY),
+        Value::Number(f64::NEG_INFINITY),
+        Value::Number(f64::NAN),
+        Value::Number(-0.0),
+        big("9007199254740993"),
+        big("9223372036854775808"),
+        big("-9223372036854775808"),
+        big("18446744073709551616"),
+        value!("\u{0}x"),
+        value!("x\u{0}"),
+        value!("fvj1:"),
+        value!(""),
+        Value::Undefined,
+        Value::Bytes(Arc::from([0_u8, 255, 0].as_slice())),
+    ];
+    let ids = [
+        "of:plain",
+        "of:\u{0}x",
+        "of:x\u{0}",
+        "of:x\u{0}y",
+        "of:9007199254740993",
+        "of:1e400",
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let location = StoreLocation::File(dir.path().join("store.sqlite"));
+    let open = || Engine::open(location.clone(), EngineOptions::default()).unwrap();
+    let mut engine = open();
+    let document = value!({ "value": {
+        "all": (Value::from(values.to_vec())), "\u{0}k": 1, "9007199254740993": 2, "4294967294": 3, "": 4
+    } });
+    let text = codec::encode(&document).unwrap();
+    for (id, local_seq) in ids.iter().zip(1..) {
+        let operation = Operation::Set {
+            id: (*id).into(),
+            scope: Scope::Space,
+            value: document.clone(),
+        };
+        let parts = CommitParts {
+            operations: vec![operation],
+            ..CommitParts::default()
+        };
+        by(&mut engine, "s", &ClientCommit::build(LocalSeq(local_seq), parts)).unwrap();
+    }
+    let check = |engine: &Engine| {
+        for (id, seq) in ids.iter().zip(1..) {
+            let state = engine
+                .read_state(&(*id).into(), ReadInstance::Space, &"".into(), None)
+                .unwrap()
+                .unwrap_or_else(|| panic!("{id:?} is not there"));
+            assert_eq!(state.seq, Seq(seq), "{id:?} is not another id");
+            assert_eq!(codec::encode(&state.document.unwrap()).unwrap(), text, "{id:?}");
+        }
+    };
+    check(&engine);
+    drop(engine);
+    check(&open());
+    // Seqs are whole numbers throughout: past the last that a double can count by one, they still go by one.
+    let side = rusqlite::Connection::open(dir.path().join("store.sqlite")).unwrap();
+    side.execute_batch(
+        "UPDATE branch SET head_seq = 9007199254740993 WHERE name = '';
+         INSERT INTO \"commit\" (seq, session_id, local_seq, original, resolution)
+         VALUES (9007199254740993, 't', 1, 'fvj1:{}', 'fvj1:{}');",
+    )
+    .unwrap();
+    let mut engine = open();
+    let next = commit(50, json!({ "operations": [set("of:next", json!(1))] }));
+    let applied = by(&mut engine, "s", &next).unwrap();
+    assert_eq!(applied.seq, Seq(9_007_199_254_740_994));
+    drop(engine);
+    let engine = open();
+    let head = engine
+        .doc_head(&InstanceId::space("of:next"), &"".into())
+        .unwrap();
+    assert_eq!((head, engine.server_seq().unwrap()), (applied.seq, applied.seq));
 }

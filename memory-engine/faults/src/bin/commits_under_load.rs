@@ -1,12 +1,13 @@
 //! A process to be killed: opens the store named by its first argument in `full` mode and commits from as many threads as
-//! its second says, for ever, or as many commits a thread as its third says. Every acknowledged commit is told on
-//! standard output, a line each: session, local seq, seq.
+//! its second says, for ever, or as many commits a thread as its fourth says. Every acknowledged commit is told on
+//! standard output, a line each: session, local seq, seq. The third argument begins the names of its sessions, from
+//! which everything they commit follows.
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::thread;
 
-use engine_faults::workload::{self, Dice};
+use engine_faults::workload;
 use memory_engine::{ActorOptions, EngineHandle, StoreLocation};
 
 fn main() {
@@ -16,6 +17,7 @@ fn main() {
         .next()
         .and_then(|text| text.parse().ok())
         .expect("how many writers");
+    let tag = arguments.next().expect("the beginning of its sessions' names");
     let each: u64 = arguments
         .next()
         .map_or(u64::MAX, |text| text.parse().expect("commits a writer"));
@@ -27,8 +29,8 @@ fn main() {
     let handle = EngineHandle::new(StoreLocation::File(path), workload::options(), actor);
     let threads: Vec<_> = (0..writers)
         .map(|writer| {
-            let handle = handle.clone();
-            thread::spawn(move || commit(&handle, &format!("{}w{writer}", std::process::id()), each))
+            let (handle, session) = (handle.clone(), format!("{tag}w{writer}"));
+            thread::spawn(move || commit(&handle, &session, each))
         })
         .collect();
     for thread in threads {
@@ -39,16 +41,14 @@ fn main() {
 
 /// Commits of one session, each answered before the next is sent.
 fn commit(handle: &EngineHandle, session: &str, each: u64) {
-    let mut dice = Dice::new(session.bytes().fold(7, |seed, byte| seed * 31 + u64::from(byte)));
-    for local_seq in 1..=each {
-        let commit = workload::authored(&mut dice, session, local_seq);
+    for (local_seq, commit) in (1..=each).zip(workload::of_session(session)) {
         let by = session.to_owned();
         let applied = handle
             .write(move |engine| workload::apply(engine, &by, &commit))
             .wait()
             .and_then(|applied| applied)
             .expect("the store takes commits");
-        let line = format!("{} {local_seq} {}\n", workload::key(session), applied.seq);
+        let line = format!("{session} {local_seq} {}\n", applied.seq);
         let mut out = std::io::stdout().lock();
         out.write_all(line.as_bytes())
             .and_then(|()| out.flush())
