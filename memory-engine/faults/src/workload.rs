@@ -170,6 +170,9 @@ fn wave(engine: &mut Engine, lease: &LeaseHolder, local_seq: u64) -> Result<Appl
     engine.apply_wave(&wave, NOW_MS, None)
 }
 
+/// Work between transactions.
+type Turn = Box<dyn FnOnce(&mut Engine) -> Result<(), EngineError> + Send>;
+
 /// One step: who does what.
 enum Step {
     Authored(&'static str, ClientCommit),
@@ -273,7 +276,7 @@ impl Workload {
                 }
                 let _ = answer.send(result.map(Some));
             };
-        let turn = |work: Box<dyn FnOnce(&mut Engine) -> Result<(), EngineError> + Send>| {
+        let turn = |work: Turn| {
             let told = turned.clone();
             let turn = handle.turn(move |engine| {
                 let _ = told.send(work(engine).map(|()| None));
