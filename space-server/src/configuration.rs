@@ -1,17 +1,15 @@
-//! What the operator says: command line and environment, read once at start (SRV §14, SS-10). A value that cannot
-//! mean anything refuses to start with its name; a bad value of a loop setting means the default (SS-12).
+//! What the operator says: command line, environment and configuration file, read once at start (SRV §14, SS-10). Every
+//! setting is a row of [`memory_server::knobs`]; this room gives the rows to the command line and the outcome to the
+//! program.
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use clap::{Args, Parser, Subcommand};
-use memory_engine::Durability;
-use memory_server::AclMode;
-use memory_wire::Did;
+use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand};
+use memory_server::knobs::{KNOBS, KnobError, Knobs, Resolved, Said};
 use thiserror::Error;
 
-use crate::settings::{LoopSettings, server_execution};
+use crate::settings::LoopSettings;
 
 /// The program.
 #[derive(Debug, Parser)]
@@ -35,15 +33,76 @@ pub enum Command {
     Demo(ServeArguments),
 }
 
-/// Where data lies and where to listen.
-#[derive(Args, Clone, Debug)]
+/// The configuration file's environment name; its flag is `--config`.
+const CONFIG_VARIABLE: &str = "SPACE_SERVER_CONFIG";
+
+/// What the command line says: the configuration file, knobs by key, and whether to serve at all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServeArguments {
-    /// Data directory: the space stores and this node's key. Overrides MEMORY_DIR.
-    #[arg(long)]
-    pub data: Option<PathBuf>,
-    /// Address to listen on. Overrides HOST and PORT; port 0 takes a free one.
-    #[arg(long)]
-    pub listen: Option<SocketAddr>,
+    /// TOML file of knobs.
+    pub config: Option<PathBuf>,
+    /// Print the configuration the server would start with, and end.
+    pub print_config: bool,
+    /// Knobs said on the command line, by key.
+    pub knobs: Vec<(&'static str, String)>,
+}
+
+impl Args for ServeArguments {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        let command = command
+            .arg(
+                Arg::new("config")
+                    .long("config")
+                    .value_name("FILE")
+                    .value_parser(clap::value_parser!(PathBuf))
+                    .help(format!("TOML file of knobs; also {CONFIG_VARIABLE}")),
+            )
+            .arg(
+                Arg::new("print-config")
+                    .long("print-config")
+                    .action(ArgAction::SetTrue)
+                    .help("Print the configuration as a TOML file, with where each value was said, and end"),
+            );
+        let defaults = Knobs::default();
+        KNOBS.iter().fold(command, |command, knob| {
+            let mut help = knob.meaning.to_owned();
+            let shown = knob.shown(&defaults);
+            if !shown.is_empty() {
+                help.push_str(&format!(" [default: {shown}]"));
+            }
+            if !knob.environment.is_empty() {
+                help.push_str(&format!(" [env: {}]", knob.environment.join(", ")));
+            }
+            command.arg(
+                Arg::new(knob.key)
+                    .long(knob.flag())
+                    .value_name(knob.unit)
+                    .help(help),
+            )
+        })
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        ServeArguments::augment_args(command)
+    }
+}
+
+impl FromArgMatches for ServeArguments {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<ServeArguments, clap::Error> {
+        Ok(ServeArguments {
+            config: matches.get_one::<PathBuf>("config").cloned(),
+            print_config: matches.get_flag("print-config"),
+            knobs: KNOBS
+                .iter()
+                .filter_map(|knob| Some((knob.key, matches.get_one::<String>(knob.key)?.clone())))
+                .collect(),
+        })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = ServeArguments::from_arg_matches(matches)?;
+        Ok(())
+    }
 }
 
 /// Who the process is.
@@ -60,141 +119,105 @@ pub enum IdentitySource {
 /// Everything the program is told.
 #[derive(Clone, Debug)]
 pub struct Configuration {
-    /// Data directory.
-    pub data: PathBuf,
-    /// Address to listen on.
-    pub listen: SocketAddr,
+    /// Every knob, with where it was said.
+    pub resolved: Resolved,
     /// Who the process is.
     pub identity: IdentitySource,
-    /// How access decisions are applied.
-    pub acl_mode: AclMode,
-    /// Principals with OWNER everywhere.
-    pub service_principals: BTreeSet<Did>,
-    /// What an acknowledged commit survives.
-    pub durability: Durability,
-    /// Whether handlers and derivations run here.
-    pub server_execution: bool,
-    /// The serving loop's knobs.
+    /// The serving loop's settings.
     pub settings: LoopSettings,
-    /// Revision of the program, for health and meta.
-    pub git_sha: Option<String>,
-    /// Whether the dump routes exist.
-    pub dumps: bool,
     /// A development, test or staging environment, as opposed to production.
     pub development: bool,
 }
 
 /// A configuration that cannot be started with.
-#[derive(Debug, Error, PartialEq, Eq)]
+#[derive(Debug, Error)]
 pub enum ConfigurationError {
-    /// A variable holds something it cannot mean.
-    #[error("{name} is {found:?}, expected {expected}")]
-    Variable {
+    /// A knob is set to what it cannot mean, or is none.
+    #[error(transparent)]
+    Knob(#[from] KnobError),
+    /// The configuration file cannot be read.
+    #[error("reading the configuration file {}: {error}", path.display())]
+    File {
         /// Which.
-        name: &'static str,
-        /// What it holds.
-        found: String,
-        /// What it may hold.
-        expected: &'static str,
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
     },
 }
 
 impl Configuration {
-    /// Combines the command line with the environment. `server_execution_default` is what the switch means when
-    /// unset: off for `serve` (SS-10), on for the demo, which is nothing without it.
+    /// Combines command line, environment and configuration file. `server_execution_default` is what the switch means
+    /// when unset: off for `serve` (SS-10), on for the demo, which is nothing without it.
+    ///
+    /// # Errors
+    /// A file that cannot be read, an unknown key, a value that means nothing; each named.
     pub fn from_environment(
         arguments: &ServeArguments,
         server_execution_default: bool,
         lookup: impl Fn(&str) -> Option<String>,
     ) -> Result<Configuration, ConfigurationError> {
-        let set = |name: &str| lookup(name).filter(|text| !text.trim().is_empty());
-        let environment = set("ENV").unwrap_or_else(|| "development".into());
-        let development = matches!(environment.as_str(), "development" | "test" | "staging");
-        let data = arguments
-            .data
-            .clone()
-            .or_else(|| set("DB_PATH").or_else(|| set("MEMORY_DIR")).map(PathBuf::from))
-            .unwrap_or_else(|| PathBuf::from("./cache/memory/"));
+        let path = arguments.config.clone().or_else(|| {
+            lookup(CONFIG_VARIABLE)
+                .filter(|path| !path.trim().is_empty())
+                .map(PathBuf::from)
+        });
+        let text = match &path {
+            Some(path) => Some(
+                std::fs::read_to_string(path).map_err(|error| ConfigurationError::File {
+                    path: path.clone(),
+                    error,
+                })?,
+            ),
+            None => None,
+        };
+        let said = Said {
+            file: path.as_deref().map(Path::new).zip(text.as_deref()),
+            flags: arguments
+                .knobs
+                .iter()
+                .map(|(key, text)| (*key, text.as_str()))
+                .collect(),
+        };
+        let mut defaults = Knobs::default();
+        defaults.execution.enabled = server_execution_default;
+        let resolved = defaults.resolve(&said, &lookup)?;
+        let knobs = &resolved.knobs;
         Ok(Configuration {
-            data,
-            listen: match arguments.listen {
-                Some(address) => address,
-                None => listen_address(&set)?,
-            },
-            identity: match (set("IDENTITY"), set("IDENTITY_PASSPHRASE")) {
-                (Some(path), _) => IdentitySource::File(path.into()),
-                (None, Some(passphrase)) => IdentitySource::Passphrase(passphrase),
+            identity: match (&knobs.identity, &knobs.identity_passphrase) {
+                (Some(path), _) => IdentitySource::File(path.clone()),
+                (None, Some(passphrase)) => IdentitySource::Passphrase(passphrase.clone()),
                 (None, None) => IdentitySource::DataDirectory,
             },
-            acl_mode: parse(&set, "MEMORY_ACL_MODE", "off, observe or enforce", |text| {
-                text.parse().ok()
-            })?
-            .unwrap_or(AclMode::Enforce),
-            service_principals: set("MEMORY_SERVICE_DIDS")
-                .map(|list| {
-                    list.split(',')
-                        .map(str::trim)
-                        .filter(|did| !did.is_empty())
-                        .map(Did::from)
-                        .collect()
-                })
-                .unwrap_or_default(),
-            durability: parse(&set, "MEMORY_DURABILITY", "full or normal", |text| match text {
-                "full" => Some(Durability::Full),
-                "normal" => Some(Durability::Normal),
-                _ => None,
-            })?
-            .unwrap_or_default(),
-            server_execution: server_execution(
-                lookup("EXPERIMENTAL_SERVER_EXECUTION").as_deref(),
-                server_execution_default,
-            ),
-            settings: LoopSettings::from_environment(&lookup),
-            git_sha: set("TOOLSHED_GIT_SHA").or_else(|| set("COMMIT_SHA")),
-            dumps: development
-                && set("MEMORY_DUMP_ENABLED").is_some_and(|text| text == "true" || text == "1"),
-            development,
+            settings: LoopSettings::from_knobs(&knobs.execution),
+            development: matches!(knobs.environment.as_str(), "development" | "test" | "staging"),
+            resolved,
         })
     }
-}
 
-fn listen_address(set: &impl Fn(&str) -> Option<String>) -> Result<SocketAddr, ConfigurationError> {
-    let host = parse(set, "HOST", "an IP address", |text| text.parse().ok())?
-        .unwrap_or(std::net::IpAddr::from([0, 0, 0, 0]));
-    let port = parse(set, "PORT", "a port number", |text| text.parse().ok())?.unwrap_or(8000);
-    Ok(SocketAddr::new(host, port))
-}
+    /// The knobs.
+    pub fn knobs(&self) -> &Knobs {
+        &self.resolved.knobs
+    }
 
-fn parse<T>(
-    set: &impl Fn(&str) -> Option<String>,
-    name: &'static str,
-    expected: &'static str,
-    read: impl Fn(&str) -> Option<T>,
-) -> Result<Option<T>, ConfigurationError> {
-    match set(name) {
-        None => Ok(None),
-        Some(text) => match read(&text) {
-            Some(value) => Ok(Some(value)),
-            None => Err(ConfigurationError::Variable {
-                name,
-                found: text,
-                expected,
-            }),
-        },
+    /// Where to listen.
+    pub fn listen(&self) -> SocketAddr {
+        SocketAddr::new(self.knobs().host, self.knobs().port)
+    }
+
+    /// Whether the dump routes exist (SRV-123).
+    pub fn dumps(&self) -> bool {
+        self.development && self.knobs().dumps
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const BARE: ServeArguments = ServeArguments {
-        data: None,
-        listen: None,
-    };
+    use memory_engine::Durability;
+    use memory_server::AclMode;
 
     fn with(pairs: &'static [(&'static str, &'static str)]) -> Result<Configuration, ConfigurationError> {
-        Configuration::from_environment(&BARE, false, |name| {
+        Configuration::from_environment(&ServeArguments::default(), false, |name| {
             pairs
                 .iter()
                 .find(|(known, _)| *known == name)
@@ -202,51 +225,100 @@ mod tests {
         })
     }
 
+    fn parsed(arguments: &[&str]) -> ServeArguments {
+        let line = ["space-server", "serve"].iter().chain(arguments);
+        match CommandLine::try_parse_from(line).expect("a command line").command {
+            Command::Serve(arguments) | Command::Demo(arguments) => arguments,
+        }
+    }
+
     #[test]
     fn defaults_are_those_of_the_page() {
-        let c = with(&[]).unwrap();
-        assert_eq!(c.listen.to_string(), "0.0.0.0:8000");
+        let c = with(&[]).expect("the defaults stand");
+        assert_eq!(c.listen().to_string(), "0.0.0.0:8000");
+        let knobs = c.knobs();
         assert_eq!(
-            (c.acl_mode, c.durability, c.server_execution),
+            (knobs.acl_mode, knobs.durability, knobs.execution.enabled),
             (AclMode::Enforce, Durability::Full, false)
         );
         assert_eq!(c.identity, IdentitySource::DataDirectory);
+        assert_eq!(c.settings, LoopSettings::default());
     }
 
     #[test]
     fn srv_803_an_unknown_mode_refuses_to_start_by_name() {
-        let error = with(&[("MEMORY_ACL_MODE", "on")]).unwrap_err();
+        let error = with(&[("MEMORY_ACL_MODE", "on")]).expect_err("unknown");
         assert_eq!(
             error.to_string(),
             "MEMORY_ACL_MODE is \"on\", expected off, observe or enforce"
         );
-        assert!(
-            with(&[("PORT", "eighty")])
-                .unwrap_err()
-                .to_string()
-                .contains("PORT")
-        );
+        let error = with(&[("PORT", "eighty")]).expect_err("no port");
+        assert!(error.to_string().contains("PORT"));
     }
 
     #[test]
     fn dumps_never_exist_in_production() {
-        assert!(with(&[("MEMORY_DUMP_ENABLED", "true")]).unwrap().dumps);
-        assert!(
-            !with(&[("MEMORY_DUMP_ENABLED", "true"), ("ENV", "production")])
-                .unwrap()
-                .dumps
-        );
+        assert!(with(&[("MEMORY_DUMP_ENABLED", "true")]).expect("fine").dumps());
+        let production = with(&[("MEMORY_DUMP_ENABLED", "true"), ("ENV", "production")]);
+        assert!(!production.expect("fine").dumps());
     }
 
     #[test]
     fn the_command_line_wins() {
-        let arguments = ServeArguments {
-            data: Some("here".into()),
-            listen: "127.0.0.1:0".parse().ok(),
+        let arguments = parsed(&[
+            "--data",
+            "here",
+            "--listen",
+            "127.0.0.1:0",
+            "--limits-session-ttl",
+            "2s",
+        ]);
+        let lookup = |name: &str| {
+            matches!(name, "PORT" | "MEMORY_DIR" | "DB_PATH" | "MEMORY_SESSION_TTL").then(|| "9".to_owned())
         };
-        let lookup = |name: &str| (name == "PORT" || name == "MEMORY_DIR").then(|| "9".to_owned());
-        let c = Configuration::from_environment(&arguments, true, lookup).unwrap();
-        assert_eq!((c.data, c.listen.port()), (PathBuf::from("here"), 0));
-        assert!(c.server_execution);
+        let c = Configuration::from_environment(&arguments, true, lookup).expect("fine");
+        assert_eq!(
+            (c.knobs().data.as_path(), c.listen().port()),
+            (Path::new("here"), 0)
+        );
+        assert_eq!(c.knobs().limits.session_ttl, std::time::Duration::from_secs(2));
+        assert!(c.knobs().execution.enabled);
+    }
+
+    #[test]
+    fn the_file_is_read_and_an_unknown_key_in_it_is_named() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("server.toml");
+        std::fs::write(&path, "port = 81\n[rates]\ncommits_per_second = 7\n").expect("written");
+        let arguments = parsed(&["--config", path.to_str().expect("text")]);
+        let read = || Configuration::from_environment(&arguments, false, |_| None);
+        let c = read().expect("fine");
+        assert_eq!(c.listen().port(), 81);
+        assert_eq!(c.knobs().rates.commits.per_second.map(|n| n.get()), Some(7));
+        std::fs::write(&path, "[limits]\nmax_wathces = 1\n").expect("written");
+        let error = read().expect_err("a typo").to_string();
+        assert!(
+            error.contains("limits.max_wathces") && error.contains("server.toml"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn ss_13_the_environments_zero_is_unbounded() {
+        use crate::settings::OutstandingEffects;
+        let zero = with(&[("SERVER_EXECUTION_MAX_OUTSTANDING_EFFECTS", "0")]).expect("fine");
+        assert_eq!(zero.settings.outstanding_effects, OutstandingEffects::Unbounded);
+        let bad = with(&[("SERVER_EXECUTION_MAX_OUTSTANDING_EFFECTS", "-1")]).expect("ignored");
+        assert_eq!(bad.settings.outstanding_effects, OutstandingEffects::AtMost(16));
+    }
+
+    #[test]
+    fn ss_12_a_bad_value_of_the_loop_means_the_default() {
+        for bad in ["12abc", "-5", "0", "1e3", "99999999999"] {
+            let lookup = |name: &str| (name == "SERVER_EXECUTION_FLUSH_DEADLINE_MS").then(|| bad.to_owned());
+            let c =
+                Configuration::from_environment(&ServeArguments::default(), false, lookup).expect("ignored");
+            assert_eq!(c.settings, LoopSettings::default(), "{bad}");
+        }
     }
 }

@@ -4,25 +4,32 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
+use memory_server::LogCounts;
 use space_server::application::Application;
 use space_server::configuration::{Command, CommandLine, Configuration};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Exit code when the address is taken (SRV §14).
 const ADDRESS_TAKEN: u8 = 3;
 
 fn main() -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let log_counts = LogCounts::default();
     // Standard output belongs to the ready line.
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(std::io::stderr().is_terminal());
+    tracing_subscriber::registry()
+        .with(filter)
+        .with(log_counts.clone())
+        .with(lines)
         .init();
     let outcome = match CommandLine::parse().command {
-        Command::Serve(arguments) => run(&arguments, false),
-        Command::Demo(arguments) => run(&arguments, true),
+        Command::Serve(arguments) => run(&arguments, false, log_counts),
+        Command::Demo(arguments) => run(&arguments, true, log_counts),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -41,14 +48,22 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: &space_server::configuration::ServeArguments, with_demo: bool) -> anyhow::Result<()> {
+fn run(
+    arguments: &space_server::configuration::ServeArguments,
+    with_demo: bool,
+    log_counts: LogCounts,
+) -> anyhow::Result<()> {
     let configuration =
         Configuration::from_environment(arguments, with_demo, |name| std::env::var(name).ok())?;
+    if arguments.print_config {
+        print!("{}", configuration.resolved.to_toml());
+        return Ok(());
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let (mut interrupt, mut terminate) =
             (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-        let application = Application::start(&configuration, with_demo).await?;
+        let application = Application::start(&configuration, with_demo, log_counts).await?;
         println!("ready http://{}", application.address());
         application
             .serve(async move {

@@ -4,6 +4,8 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use memory_server::knobs::ExecutionKnobs;
+
 /// Timings, thresholds and budgets of the serving loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoopSettings {
@@ -70,25 +72,19 @@ impl Default for LoopSettings {
 }
 
 impl LoopSettings {
-    /// The defaults with what `lookup` (normally the environment) overrides.
-    pub fn from_environment(lookup: impl Fn(&str) -> Option<String>) -> LoopSettings {
-        let mut settings = LoopSettings::default();
-        if let Some(ms) = read(&lookup, "SERVER_EXECUTION_FLUSH_DEADLINE_MS", positive) {
-            settings.flush_deadline = Duration::from_millis(u64::from(ms.get()));
+    /// The defaults with what the operator set.
+    pub fn from_knobs(knobs: &ExecutionKnobs) -> LoopSettings {
+        LoopSettings {
+            flush_deadline: knobs.flush_deadline,
+            lease_ttl: knobs.lease_ttl,
+            lease_renew: knobs.lease_ttl / 3,
+            outstanding_effects: match knobs.max_outstanding_effects {
+                Some(cap) => OutstandingEffects::AtMost(cap.get()),
+                None => OutstandingEffects::Unbounded,
+            },
+            egress_per_second: knobs.egress_per_second,
+            ..LoopSettings::default()
         }
-        if let Some(ms) = read(&lookup, "SERVER_EXECUTION_LEASE_TTL_MS", positive) {
-            settings.lease_ttl = Duration::from_millis(u64::from(ms.get()));
-            settings.lease_renew = settings.lease_ttl / 3;
-        }
-        if let Some(cap) = read(&lookup, "SERVER_EXECUTION_MAX_OUTSTANDING_EFFECTS", digits) {
-            settings.outstanding_effects = if cap == 0 {
-                OutstandingEffects::Unbounded
-            } else {
-                OutstandingEffects::AtMost(cap)
-            };
-        }
-        settings.egress_per_second = read(&lookup, "SERVER_EXECUTION_EGRESS_RATE_PER_S", positive);
-        settings
     }
 
     /// How long to wait before activation number `failures + 1` (SS-105): zero without failures, then the base
@@ -104,80 +100,9 @@ impl LoopSettings {
     }
 }
 
-/// `EXPERIMENTAL_SERVER_EXECUTION`: `true` or `false`, otherwise the given default with a warning (SS-10, SS-11).
-pub fn server_execution(text: Option<&str>, default: bool) -> bool {
-    match text {
-        None | Some("") => default,
-        Some("true") => true,
-        Some("false") => false,
-        Some(other) => {
-            tracing::warn!(
-                value = other,
-                "EXPERIMENTAL_SERVER_EXECUTION is neither true nor false; using {default}"
-            );
-            default
-        }
-    }
-}
-
-fn read<T>(lookup: &impl Fn(&str) -> Option<String>, name: &str, parse: fn(&str) -> Option<T>) -> Option<T> {
-    let text = lookup(name).filter(|text| !text.is_empty())?;
-    let parsed = parse(&text);
-    if parsed.is_none() {
-        tracing::warn!(
-            name,
-            value = text,
-            "not a number this setting takes; using the default"
-        );
-    }
-    parsed
-}
-
-/// Digits and nothing else: reading a prefix of `12abc` as 12 is the bug this avoids.
-fn digits(text: &str) -> Option<u32> {
-    text.bytes()
-        .all(|b| b.is_ascii_digit())
-        .then(|| text.parse().ok())
-        .flatten()
-}
-
-fn positive(text: &str) -> Option<NonZeroU32> {
-    digits(text).and_then(NonZeroU32::new)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn with(name: &'static str, value: &'static str) -> LoopSettings {
-        LoopSettings::from_environment(|asked| (asked == name).then(|| value.to_owned()))
-    }
-
-    #[test]
-    fn ss_12_a_bad_value_means_the_default() {
-        for bad in ["12abc", "-5", "0", "1e3", " 7", "99999999999"] {
-            assert_eq!(
-                with("SERVER_EXECUTION_FLUSH_DEADLINE_MS", bad),
-                LoopSettings::default(),
-                "{bad}"
-            );
-        }
-        assert_eq!(
-            with("SERVER_EXECUTION_FLUSH_DEADLINE_MS", "250").flush_deadline,
-            Duration::from_millis(250)
-        );
-    }
-
-    #[test]
-    fn ss_13_the_environments_zero_is_unbounded() {
-        let name = "SERVER_EXECUTION_MAX_OUTSTANDING_EFFECTS";
-        assert_eq!(with(name, "0").outstanding_effects, OutstandingEffects::Unbounded);
-        assert_eq!(with(name, "3").outstanding_effects, OutstandingEffects::AtMost(3));
-        assert_eq!(
-            with(name, "-1").outstanding_effects,
-            OutstandingEffects::AtMost(16)
-        );
-    }
 
     #[test]
     fn ss_105_backoff_doubles_to_a_maximum() {
@@ -187,13 +112,5 @@ mod tests {
             .map(|n| s.backoff(*n).as_millis())
             .collect();
         assert_eq!(ms, [0, 25, 50, 100, 25_600, 30_000, 30_000]);
-    }
-
-    #[test]
-    fn ss_10_flag_has_two_values() {
-        assert!(server_execution(Some("true"), false));
-        assert!(!server_execution(Some("false"), true));
-        assert!(server_execution(Some("TRUE"), true) && !server_execution(Some("1"), false));
-        assert!(!server_execution(None, false));
     }
 }
