@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use axum::Router;
-use axum::serve::ListenerExt;
 use memory_engine::StoreRoot;
-use memory_server::{AclConfig, Server, ServerConfig, ServingPlane, Stores};
+use memory_server::{AclConfig, LogCounts, Server, ServerConfig, ServingPlane, Stores};
 use tokio::net::TcpListener;
 
 use crate::configuration::Configuration;
@@ -30,30 +29,34 @@ pub struct Application {
 
 impl Application {
     /// Opens the data directory, starts the server and, with server execution on, the host; binds the address. With
-    /// `with_demo` the lunch poll is made or found.
-    pub async fn start(configuration: &Configuration, with_demo: bool) -> Result<Application> {
-        std::fs::create_dir_all(&configuration.data)
-            .with_context(|| format!("creating the data directory {}", configuration.data.display()))?;
-        let signer = node_key::load(
-            &configuration.identity,
-            &configuration.data,
-            configuration.development,
-        )?;
+    /// `with_demo` the lunch poll is made or found. `log_counts` are what the program's subscriber has logged.
+    pub async fn start(
+        configuration: &Configuration,
+        with_demo: bool,
+        log_counts: LogCounts,
+    ) -> Result<Application> {
+        let knobs = configuration.knobs();
+        std::fs::create_dir_all(&knobs.data)
+            .with_context(|| format!("creating the data directory {}", knobs.data.display()))?;
+        let signer = node_key::load(&configuration.identity, &knobs.data, configuration.development)?;
         let did = signer.did().clone();
-        let stores = Stores::Files(StoreRoot::configured(&configuration.data)?);
+        let stores = Stores::Files(StoreRoot::configured(&knobs.data)?);
         let server = Server::new(ServerConfig {
-            durability: configuration.durability,
-            server_execution: configuration.server_execution,
+            durability: knobs.durability,
+            server_execution: knobs.execution.enabled,
             acl: AclConfig {
-                mode: configuration.acl_mode,
-                service_principals: configuration.service_principals.clone(),
-                delegating_principals: AclConfig::delegating(&did, configuration.server_execution),
+                mode: knobs.acl_mode,
+                service_principals: knobs.service_principals.clone(),
+                delegating_principals: AclConfig::delegating(&did, knobs.execution.enabled),
             },
-            git_sha: configuration.git_sha.clone(),
-            dumps: configuration.dumps,
+            git_sha: knobs.git_sha.clone(),
+            dumps: configuration.dumps(),
+            limits: knobs.limits.clone(),
+            rates: knobs.rates,
+            log_counts: Some(log_counts),
             ..ServerConfig::new(did.clone(), stores)
         })?;
-        let host = if configuration.server_execution {
+        let host = if knobs.execution.enabled {
             let statistics = Statistics::default();
             report_statistics(&server, &statistics);
             let config = HostConfig {
@@ -66,7 +69,7 @@ impl Application {
             None
         };
         let demo = if with_demo {
-            Some(demo::provision(&server, &did, &configuration.data).await?)
+            Some(demo::provision(&server, &did, &knobs.data).await?)
         } else {
             None
         };
@@ -74,9 +77,9 @@ impl Application {
         if let Some(site) = &demo {
             router = router.merge(demo::routes(site));
         }
-        let listener = TcpListener::bind(configuration.listen)
+        let listener = TcpListener::bind(configuration.listen())
             .await
-            .with_context(|| format!("listening on {}", configuration.listen))?;
+            .with_context(|| format!("listening on {}", configuration.listen()))?;
         let address = listener.local_addr()?;
         Ok(Application {
             server,
@@ -115,16 +118,14 @@ impl Application {
             let _ = stop.send(());
             closing.shut_down().await;
         });
-        axum::serve(
-            listener,
-            router.into_make_service_with_connect_info::<SocketAddr>(),
-        )
-        .with_graceful_shutdown(async move {
+        let stopped = async move {
             // An abandoned sender means the shutdown task is gone: stop as well.
             let _ = stopped.await;
-        })
-        .await
-        .context("serving")?;
+        };
+        server
+            .serve(listener, router, stopped)
+            .await
+            .context("serving")?;
         shutdown.await.context("stopping")?;
         Ok(())
     }
