@@ -306,12 +306,9 @@ fn refreshes_agree(
             skipping.forget_walked();
         }
         for (tracker, skip) in [(&mut skipping, true), (&mut plain, false)] {
-            let dirty: Vec<(DocKey, Selector)> = tracker
-                .remove(&key)
-                .into_iter()
-                .map(|selector| (key.clone(), selector))
-                .collect();
+            let dirty = tracker.take_out([&key]);
             awaited.extend(evaluate(&documents, tracker, &dirty, skip));
+            tracker.settle();
         }
         // A removed selector that another one covers may come back on the longer way round alone.
         prop_assert_eq!(uncovered(&plain, &skipping), Vec::<String>::new());

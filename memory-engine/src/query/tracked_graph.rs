@@ -9,7 +9,7 @@ use memory_wire::js_string::JsString;
 use memory_wire::message::{self, GraphQuery};
 use memory_wire::scope_key::{InstanceId, Scope, ScopeIdentity, ScopeKey};
 use memory_wire::traverse::{
-    Ctx, DocKey, Edges, MAX_OPEN_PLACES, Memo, Mode, Root, Schema, SchemaPool, Seen, Selector, Tracker, visit,
+    Ctx, DocKey, MAX_OPEN_PLACES, Memo, Mode, Root, Schema, SchemaPool, Seen, Selector, Tracker, visit,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -70,6 +70,9 @@ pub(super) struct Reach {
     awaited: FxHashSet<DocKey>,
     /// The narrowest scope that had to be resolved.
     narrowest: Scope,
+    /// Something of this may be reached no more, or the walk that brought it here did not end: only a whole evaluation
+    /// tells.
+    doubtful: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -80,12 +83,11 @@ struct Entity {
 }
 
 /// What walking the dirty documents again came to.
+#[derive(Default)]
 struct Refreshed {
     reported: FxHashSet<InstanceId>,
     /// Instances that were not reached before.
     new: FxHashSet<InstanceId>,
-    /// One of the documents no longer leads to something it led to.
-    lost: bool,
 }
 
 /// One evaluation, before its results are assembled.
@@ -175,7 +177,7 @@ impl TrackedGraph {
                 reported.insert(instance.clone());
             }
         }
-        self.assemble(reader, extended, walk, &mut reported, None)?;
+        reported.extend(self.assemble(reader, extended, walk, None)?);
         let snapshots = report(extended, &reported);
         self.reach = reach;
         self.work.documents += documents;
@@ -192,15 +194,13 @@ impl TrackedGraph {
         reader: &Reader,
         dirty: &FxHashSet<InstanceId>,
     ) -> Result<Option<Changes>, EngineError> {
-        let Some(refreshed) = self.walk_dirty(reader, dirty)? else {
+        let doubtful = self.reach.doubtful;
+        let refreshed = self.walk_dirty(reader, dirty)?;
+        if refreshed.is_none() && !doubtful {
             return Ok(None);
-        };
-        let Refreshed {
-            mut reported,
-            new,
-            lost,
-        } = refreshed;
-        if !lost {
+        }
+        let Refreshed { mut reported, new } = refreshed.unwrap_or_default();
+        if !self.reach.doubtful {
             return Ok(Some(Changes {
                 snapshots: report(&self.reach, &reported),
                 unreached: Vec::new(),
@@ -263,7 +263,9 @@ impl TrackedGraph {
         self.work.refreshes += 1;
         // Taken out, so that it is changed in place while `self` is only read.
         let mut reach = std::mem::take(&mut self.reach);
-        let refreshed = self.walk_again(reader, Arc::make_mut(&mut reach), &affected);
+        let changed = Arc::make_mut(&mut reach);
+        let refreshed = self.walk_again(reader, changed, &affected);
+        changed.doubtful |= refreshed.is_err();
         self.reach = reach;
         let (refreshed, documents) = refreshed?;
         self.work.documents += documents;
@@ -276,37 +278,20 @@ impl TrackedGraph {
         reach: &mut Reach,
         affected: &[DocKey],
     ) -> Result<(Refreshed, u64), EngineError> {
-        let mut again: Vec<(DocKey, Selector)> = Vec::new();
-        let mut before: Vec<Edges> = Vec::new();
-        for key in affected {
-            again.extend(
-                reach
-                    .tracker
-                    .remove(key)
-                    .into_iter()
-                    .map(|selector| (key.clone(), selector)),
-            );
-            before.push(reach.tracker.take_edges(key));
-        }
+        let again = reach.tracker.take_out(affected);
         let walk = self.walk(reader, &mut reach.tracker, &again, None)?;
         let documents = walk.loaded.len() as u64;
         let mut reported: FxHashSet<InstanceId> = affected.iter().map(|key| key.instance.clone()).collect();
-        let mut new = FxHashSet::default();
         for (instance, loaded) in &walk.loaded {
             let known = reach.entities.get(instance).map(|entity| entity.snapshot.seq);
             if known != Some(loaded.seq) && reach.tracker.contains(&self.key(instance)) {
                 reported.insert(instance.clone());
             }
-            if known.is_none() {
-                new.insert(instance.clone());
-            }
         }
-        self.assemble(reader, reach, walk, &mut reported, None)?;
-        let lost = affected
-            .iter()
-            .zip(&before)
-            .any(|(key, before)| !before.all_in(reach.tracker.edges(key)));
-        Ok((Refreshed { reported, new, lost }, documents))
+        let new = self.assemble(reader, reach, walk, None)?;
+        reported.extend(new.iter().cloned());
+        reach.doubtful |= reach.tracker.settle();
+        Ok((Refreshed { reported, new }, documents))
     }
 
     /// True when every root of `query` is covered by what is tracked (ENG-1014).
@@ -354,6 +339,12 @@ impl TrackedGraph {
     /// True when a write to the instance may change what the graph reports.
     pub fn tracks(&self, instance: &InstanceId) -> bool {
         self.reach.entities.contains_key(instance)
+    }
+
+    /// True when a write to the instance may let the query reach something that no refresh learns of: a link leads
+    /// there that could not be followed (ENG-1013, 1026).
+    pub fn awaits(&self, instance: &InstanceId) -> bool {
+        self.reach.awaited.contains(&self.key(instance))
     }
 
     /// The tracked documents with their selectors.
@@ -423,8 +414,7 @@ impl TrackedGraph {
         let walk = self.walk(reader, &mut reach.tracker, &visits(&self.space, roots), at)?;
         self.work.documents += walk.loaded.len() as u64;
         self.work.evaluations += 1;
-        let mut reported = FxHashSet::default();
-        self.assemble(reader, &mut reach, walk, &mut reported, at)?;
+        self.assemble(reader, &mut reach, walk, at)?;
         Ok(reach)
     }
 
@@ -454,7 +444,7 @@ impl TrackedGraph {
                 false => None,
             };
             if document.is_none() {
-                ctx.tracker.add(key, selector.clone());
+                ctx.tracker.add_root(key, selector);
                 continue;
             }
             let own = ScopeKey::resolve(scope, &self.identity).is_ok_and(|own| own == key.instance.scope_key);
@@ -481,15 +471,16 @@ impl TrackedGraph {
         })
     }
 
-    /// Turns a finished walk into entities and adds the schema documents they refer to (ENG-1050, 1051).
+    /// Turns a finished walk into entities and adds the schema documents they refer to (ENG-1050, 1051). Returns the
+    /// instances that there was no entity of before.
     fn assemble(
         &self,
         reader: &Reader,
         reach: &mut Reach,
         walk: Walk,
-        reported: &mut FxHashSet<InstanceId>,
         at: Option<Seq>,
-    ) -> Result<(), EngineError> {
+    ) -> Result<FxHashSet<InstanceId>, EngineError> {
+        let mut new = FxHashSet::default();
         let Walk {
             mut loaded,
             awaited,
@@ -524,22 +515,14 @@ impl TrackedGraph {
             }
             let entity = self.entity(reader, &instance, found, at)?;
             referred.push((instance.clone(), entity.references.clone()));
-            reach.entities.insert(instance, entity);
+            if reach.entities.insert(instance.clone(), entity).is_none() {
+                new.insert(instance);
+            }
         }
         let roots = referred
             .iter()
             .flat_map(|(_, references)| references.iter().cloned());
         let members = closure(reader, &self.branch, at, roots, Referrer::Result)?;
-        for (instance, references) in &referred {
-            let source = self.key(instance);
-            for id in references.iter().filter(|id| **id != instance.id) {
-                reach.tracker.record_edge(
-                    &source,
-                    &self.key(&InstanceId::space(id.clone())),
-                    &Selector::rejecting(),
-                );
-            }
-        }
         let mut members: Vec<EntityId> = members.into_iter().collect();
         members.sort();
         for id in members {
@@ -549,10 +532,17 @@ impl TrackedGraph {
                 reach.tracker.add(&key, Selector::rejecting());
                 let entity = self.entity(reader, &instance, None, at)?;
                 reach.entities.insert(instance.clone(), entity);
-                reported.insert(instance);
+                new.insert(instance);
             }
         }
-        Ok(())
+        for (instance, references) in &referred {
+            let source = self.key(instance);
+            for id in references.iter().filter(|id| **id != instance.id) {
+                let target = self.key(&InstanceId::space(id.clone()));
+                reach.tracker.refer(&source, &target);
+            }
+        }
+        Ok(new)
     }
 
     fn entity(
@@ -627,6 +617,7 @@ impl TrackedGraph {
         };
         let mut reach = Reach {
             narrowest: self.reach.narrowest,
+            doubtful: self.reach.doubtful,
             ..Reach::default()
         };
         // Every key was resolvable for the narrowest scope, which was checked before sharing.

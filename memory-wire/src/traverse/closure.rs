@@ -67,7 +67,7 @@ impl<B: Build> Walker<'_, B> {
         let doc = self.memo.borrow_mut().places.doc(&name);
         if self.mode == Mode::Query {
             let key = self.key(doc)?;
-            self.track(from, &key, &Selector::rejecting())?;
+            self.track(&key, &Selector::rejecting())?;
         }
         let root = self.memo.borrow_mut().places.at(doc, &[]);
         self.note(root, Dep::Deep);

@@ -171,6 +171,7 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
             value: value.clone(),
         };
         walker.note(slot.place, Dep::Shallow);
+        let here = walker.entered.get();
         let handle = item.is_handle();
         let mut schema = item.clone();
         let mut reached = slot.clone();
@@ -184,7 +185,7 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
                 }
                 Some(hop) => {
                     let elsewhere = !walker.same_id(hop.target, walker.doc_of(slot.place));
-                    if walker.tracks() && walker.hop_covered(&slot, &hop)? && elsewhere {
+                    if walker.tracks() && walker.hop_covered(&hop)? && elsewhere {
                         walker.note(slot.place, Dep::Deep);
                         return Ok(Ok(walker.leaf(&Value::Null)));
                     }
@@ -215,9 +216,12 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
             place: reached.place,
             schema: walker.building().then(|| schema.clone()),
         };
-        self.deep
+        let selected = self
+            .deep
             .call(self.clone().walk(reached, schema, position, None))
-            .await
+            .await;
+        walker.entered.set(here);
+        selected
     }
 }
 

@@ -7,8 +7,8 @@ use super::memo::visit_key;
 use super::schema::Schema;
 use super::slot;
 use super::source::{Dep, TraverseError};
-use super::tracker::Walked;
-use super::walker::{Node, Position, Run};
+use super::tracker::{Order, Selector, Walked};
+use super::walker::{Mode, Node, Position, Run};
 use crate::js_string::JsString;
 use crate::value::{SlotRef, Value};
 
@@ -134,6 +134,19 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
 
     /// TRV-602 and 603.
     async fn everything_behind(&self, slot: &Node, met: Met) -> Result<B::Out, TraverseError> {
+        let here = self.walker.entered.get();
+        let out = self.everything_at_the_end_of(slot, met, here).await;
+        self.walker.entered.set(here);
+        out
+    }
+
+    /// `here` is the entry by which the slot's document was entered.
+    async fn everything_at_the_end_of(
+        &self,
+        slot: &Node,
+        met: Met,
+        here: Option<Order>,
+    ) -> Result<B::Out, TraverseError> {
         let walker = self.walker;
         let null = || Ok(walker.leaf(&Value::Null));
         let everything = Schema::everything();
@@ -141,7 +154,7 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
             walker.note(slot.place, Dep::Deep);
             return null();
         };
-        let covered = met == Met::AsMember && walker.tracks() && walker.hop_covered(slot, &hop)?;
+        let covered = met == Met::AsMember && walker.tracks() && walker.hop_covered(&hop)?;
         if self.walked_before(slot, &hop, met)? {
             return null();
         }
@@ -163,7 +176,10 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
             .clone()
             .filter(|own| met == Met::AsMember && !own.is_true_like());
         let first = (redirected.node.place == slot.place).then(|| hop.clone());
-        let Reached { node, .. } = match met {
+        let Reached {
+            node,
+            schema: arrived,
+        } = match met {
             Met::AsMember => {
                 walker.path_walk(redirected.node.clone(), &[], Some(everything), Last::Value, first)?
             }
@@ -184,6 +200,11 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
             place: redirected.node.place,
             schema: None,
         };
+        let narrowed_on_the_way = arrived != hop.selector.schema;
+        if own.is_none() || narrowed_on_the_way {
+            let schema = own.clone().unwrap_or_else(Schema::everything);
+            walker.go_beyond(here, &hop, &node, schema)?;
+        }
         match own {
             Some(own) => {
                 let selected = self
@@ -193,7 +214,6 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
                 selected.map_or_else(|_| null(), Ok)
             }
             None => {
-                walker.mark_beyond(&hop, &node)?;
                 self.deep
                     .call(self.clone().everything(node, position, None))
                     .await
@@ -217,7 +237,14 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
             Met::AsElement => walked.everything,
         };
         if before {
-            walker.record_edge(slot.place, &key, &hop.selector)?;
+            walker.leads_to_known(&key, &hop.selector);
+            if met == Met::AsElement && !hop.is_everything() {
+                let beyond = Selector {
+                    schema: Some(Schema::everything()),
+                    ..hop.selector.clone()
+                };
+                walker.leads_to_known(&key, &beyond);
+            }
         }
         Ok(before)
     }
@@ -240,21 +267,28 @@ impl<B: Build> super::walker::Walker<'_, B> {
         Ok(())
     }
 
-    /// Records a walk under everything that starts where the tracked selectors select less: behind an element's link
+    /// Records a walk that goes on under `schema` where the tracked selectors select less: behind an element's link
     /// with a schema (TRV-603), which a refresh then repeats, or behind a chain of links, which it does not.
-    fn mark_beyond(&self, hop: &Hop, reached: &Node) -> Result<(), TraverseError> {
-        if !self.tracks() || reached.value.is_undefined() {
+    fn go_beyond(
+        &self,
+        here: Option<Order>,
+        hop: &Hop,
+        reached: &Node,
+        schema: Schema,
+    ) -> Result<(), TraverseError> {
+        let (Mode::Query, Some(here)) = (self.mode, here) else {
             return Ok(());
-        }
+        };
         let doc = self.doc_of(reached.place);
-        if self.memo.borrow().places.is_written_out(doc) {
+        if reached.value.is_undefined() || self.memo.borrow().places.is_written_out(doc) {
             return Ok(());
         }
         let key = self.key(doc)?;
-        let path = self.memo.borrow().places.path(reached.place).into();
-        let beyond = self.tracker.borrow_mut().mark_beyond(&key, path);
-        if beyond && !self.is_direct(hop, reached) {
-            self.tracker.borrow_mut().never_skip();
+        let selector = Selector::new(self.memo.borrow().places.path(reached.place), Some(schema));
+        let direct = self.is_direct(hop, reached);
+        let mut tracker = self.tracker.borrow_mut();
+        if let Some(order) = tracker.mark_beyond(here, &key, &selector, direct) {
+            self.entered.set(Some(order));
         }
         Ok(())
     }

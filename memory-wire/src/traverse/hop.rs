@@ -14,7 +14,7 @@ use super::scope_cap;
 use super::slot::{self, LinkSchema, ParsedLink, Raw};
 use super::source::{DeadEnd, Dep, DocPath, Link, TraverseError};
 use super::tracker::Selector;
-use super::walker::{Node, Walker};
+use super::walker::{Mode, Node, Walker};
 use crate::js_string::JsString;
 use crate::value::{Value, index_rank};
 
@@ -142,11 +142,11 @@ impl<B: Build> Walker<'_, B> {
 
     /// TRV-303 and 304: something tracked at the hop's target makes the hop unnecessary. Resolves the target's
     /// scope, so it fails where that cannot be done (TRV-1005).
-    pub(super) fn hop_covered(&self, slot: &Node, hop: &Hop) -> Result<bool, TraverseError> {
+    pub(super) fn hop_covered(&self, hop: &Hop) -> Result<bool, TraverseError> {
         let key = self.key(hop.target)?;
         let covered = self.tracker.borrow().covers(&key, &hop.selector);
         if covered {
-            self.record_edge(slot.place, &key, &hop.selector)?;
+            self.leads_to_known(&key, &hop.selector);
         }
         Ok(covered)
     }
@@ -366,7 +366,17 @@ impl<B: Build> Walker<'_, B> {
         }
         if self.tracks() && !self.memo.borrow().places.is_written_out(hop.target) {
             let key = self.key(hop.target)?;
-            self.track(slot.place, &key, &hop.selector)?;
+            let order = self.track(&key, &hop.selector)?;
+            let ends_here =
+                rest.is_empty() && matches!(&raw, Raw::Found(value) if slot::link_payload(value).is_none());
+            if self.mode == Mode::Query {
+                self.entered.set(Some(order));
+                self.crossed_schema
+                    .set(self.crossed_schema.get() || hop.own_schema.is_some());
+                if !ends_here {
+                    self.tracker.borrow_mut().mark_passing_on(order);
+                }
+            }
             self.follow_metadata(hop.target, &root)?;
         }
         let readable = match raw {

@@ -15,8 +15,8 @@ use crate::value::Value;
 impl<B: Build> Walker<'_, B> {
     /// Tracks the metadata targets of a document, breadth first, each document once per walk.
     pub(super) fn follow_metadata(&self, doc: DocIx, root: &Value) -> Result<(), TraverseError> {
-        let mut pending = VecDeque::from([(doc, root.clone())]);
-        while let Some((doc, root)) = pending.pop_front() {
+        let mut pending = VecDeque::from([(doc, root.clone(), self.entered.get())]);
+        while let Some((doc, root, entered)) = pending.pop_front() {
             let key = self.key(doc)?;
             if !has_metadata(&root) || !self.seen.borrow_mut().metadata.insert(key) {
                 continue;
@@ -26,13 +26,12 @@ impl<B: Build> Walker<'_, B> {
                 let content_addressed = target.id.is_content_addressed();
                 let target = self.memo.borrow_mut().places.doc(&target);
                 let key = self.key(target)?;
-                let from = self.memo.borrow_mut().places.at(doc, &[]);
-                self.track(from, &key, &Selector::rejecting())?;
+                let order = self.track_from(entered, &key, &Selector::rejecting());
                 if content_addressed || self.seen.borrow().metadata.contains(&key) {
                     continue;
                 }
                 if let Some(found) = self.load(target)? {
-                    pending.push_back((target, found));
+                    pending.push_back((target, found, Some(order)));
                 }
             }
         }

@@ -51,6 +51,6 @@ pub use resolve::{Follow, Resolved, resolve_link};
 pub use schema::{Schema, SchemaPool};
 pub use scope_cap::{ScopeCap, handle_cap, hop_cap};
 pub use source::{Addr, DeadEnd, Dep, DocKey, DocPath, DocSource, Link, SourceError, TraverseError};
-pub use tracker::{Edges, Selector, Tracker, covered};
+pub use tracker::{Selector, Tracker, covered};
 pub use type_check::{TypeName, Verdict, branch_may_match, type_check};
 pub use walker::{Ctx, MAX_OPEN_PLACES, Mode, Seen};

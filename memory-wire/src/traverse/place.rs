@@ -152,15 +152,6 @@ impl Places {
         self.places[place.0 as usize].doc
     }
 
-    /// The stored document that a place is in, through the inline elements around it.
-    pub(super) fn stored(&self, place: PlaceIx) -> DocIx {
-        let mut doc = self.doc_of(place);
-        while let Kind::Inline { slot, .. } = &self.docs[doc.0 as usize].kind {
-            doc = self.doc_of(*slot);
-        }
-        doc
-    }
-
     pub(super) fn path(&self, place: PlaceIx) -> DocPath {
         let mut path = vec![JsString::default(); self.places[place.0 as usize].depth as usize];
         let mut at = place;

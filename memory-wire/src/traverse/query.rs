@@ -61,13 +61,19 @@ impl<'w, 'a> Run<'w, 'a, Nothing> {
         if walker.tracker.borrow().covers(&key, selector) {
             return Ok(Ok(()));
         }
-        walker.tracker.borrow_mut().add(&key, selector.clone());
+        let order = walker.tracker.borrow_mut().enter_root(&key, selector);
+        walker.entered.set(Some(order));
         let Some(document) = &root.document else {
             return Ok(Ok(()));
         };
-        let outcome = self.select_root(document, doc, selector).await?;
-        match slot::raw_read(document, &selector.path) {
-            // A link with a schema is followed under it from here, and without regard to it from elsewhere.
+        let outcome = self.select_root(document, doc, selector).await;
+        walker.entered.set(Some(order));
+        let outcome = outcome?;
+        let stored = slot::raw_read(document, &selector.path);
+        if !matches!(&stored, Raw::Found(value) if slot::link_payload(value).is_none()) {
+            walker.tracker.borrow_mut().mark_passing_on(order);
+        }
+        match stored {
             Raw::Found(link) if slot::link_payload(&link).is_some() => {
                 if slot::link_payload(&link).is_some_and(|payload| payload.member("schema").is_some()) {
                     walker.tracker.borrow_mut().never_skip();
@@ -109,7 +115,12 @@ impl<'w, 'a> Run<'w, 'a, Nothing> {
             place: walker.memo.borrow_mut().places.value(doc),
             value,
         };
+        walker.crossed_schema.set(false);
         let reached = walker.path_walk(node, rest, selector.schema.clone(), Last::Value, None)?;
+        if walker.crossed_schema.get() {
+            // A link with a schema is followed under it from here, and without regard to it from elsewhere.
+            walker.tracker.borrow_mut().never_skip();
+        }
         let Some(schema) = reached.schema.filter(|schema| !schema.is_literal_false()) else {
             return Ok(None);
         };
@@ -120,10 +131,7 @@ impl<'w, 'a> Run<'w, 'a, Nothing> {
         let usable = walker.admit(&schema, place)?;
         let key = walker.key(walker.doc_of(place))?;
         let path = walker.memo.borrow().places.path(place);
-        walker
-            .tracker
-            .borrow_mut()
-            .add(&key, Selector::new(path, Some(schema.clone())));
+        walker.track(&key, &Selector::new(path, Some(schema.clone())))?;
         if !usable {
             return Ok(Some(Err(super::memo::Failure::SchemaRef)));
         }

@@ -1,10 +1,9 @@
 //! What a walk has reached (TRV-301…303): a multimap from documents to the selectors they were reached with, and
 //! the coverage test on it. The engine keeps one per tracked graph; the runner one per dependency collection.
 
-use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
-use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::schema::Schema;
 use super::source::DocKey;
@@ -47,6 +46,14 @@ impl Selector {
         }
     }
 
+    /// TRV-303: a walk under this selector makes one under `other` unnecessary.
+    fn covers(&self, other: &Selector) -> bool {
+        let Some(schema) = &self.schema else { return false };
+        let nothing = Schema::nothing();
+        (schema.is_true_like() && other.path.starts_with(&self.path))
+            || (schema == other.schema.as_ref().unwrap_or(&nothing) && self.path == other.path)
+    }
+
     /// `{path: ["value"], schema: true}` (TRV-102).
     pub fn everything() -> Selector {
         Selector {
@@ -76,48 +83,62 @@ pub(super) struct Walked {
     pub(super) everything: bool,
 }
 
+/// When an entry came to be tracked, counted from the first one; it stands for the entry as long as there is one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(super) struct Order(u32);
+
 #[derive(Clone, Debug)]
 struct Entry {
     selector: Selector,
+    order: Order,
     walked: Walked,
     /// The tracker's epoch in which `walked` was recorded; a record of an earlier epoch counts for nothing.
     epoch: u32,
 }
 
-impl Entry {
-    fn new(selector: Selector) -> Entry {
-        Entry {
-            selector,
-            walked: Walked::default(),
-            epoch: 0,
-        }
-    }
+/// What an entry rests on, and what rests on it.
+#[derive(Clone, Debug, Default)]
+struct Standing {
+    /// Later entries that a walk from this one led to.
+    supports: FxHashSet<Order>,
+    /// How many earlier entries lead here; the query itself is one for what it asks for.
+    supporters: u32,
+    /// Whether a document is tracked or walked because of it at present.
+    held: bool,
+    /// Whether what is stored at the selector's path leads on to another document.
+    passes_on: bool,
 }
 
 /// The reached documents with their selectors.
+///
+/// An entry, a document with a selector, stays as long as something that is reached itself leads to it. Links run in
+/// circles, so that "led to" alone would let entries hold each other; only an *earlier* entry supports a later one.
+/// Then every entry that has a supporter, or that the query asks for, is reached. An entry whose last supporter is
+/// gone may still be reached on another way, and finding out takes a whole evaluation ([`Tracker::settle`]).
 #[derive(Clone, Debug, Default)]
 pub struct Tracker {
     entries: FxHashMap<DocKey, Vec<Entry>>,
+    /// One for each entry there ever was, in their order.
+    standings: Vec<Standing>,
     epoch: u32,
-    edges: FxHashMap<DocKey, Edges>,
     added: Vec<DocKey>,
-    /// Places walked under everything although no tracked selector says so (TRV-603): what is evaluated again with the
-    /// tracked selectors, so that a refresh finds what a fresh evaluation would.
-    beyond: FxHashMap<DocKey, Vec<Selector>>,
+    /// Places that were walked further than the tracked selectors say (TRV-602, 603): what is evaluated again with
+    /// the tracked selectors, so that a refresh finds what a fresh evaluation would.
+    beyond: FxHashMap<DocKey, Vec<(Selector, Order)>>,
     /// What was walked is no longer what the selectors tell: nothing may be skipped.
     never_skips: bool,
+    taken: Taken,
 }
 
-/// What one document led to in the walks so far: its targets with the selectors there, as digests. Two sets of one
-/// document tell whether a later walk still finds everything that an earlier one did.
+/// What was taken out to be walked again and is not settled yet.
 #[derive(Clone, Debug, Default)]
-pub struct Edges(FxHashSet<u64>);
-
-impl Edges {
-    /// True when everything that `self` led to is led to by `now` as well.
-    pub fn all_in(&self, now: Option<&Edges>) -> bool {
-        self.0.is_empty() || now.is_some_and(|now| self.0.is_subset(&now.0))
-    }
+struct Taken {
+    /// The entries, which get their former order when they come back.
+    entries: FxHashMap<DocKey, Vec<(Selector, Order)>>,
+    /// What they supported.
+    supported: Vec<Order>,
+    /// One of them stood in the middle of a chain of links that is not walked link by link.
+    in_a_chain: bool,
 }
 
 impl Tracker {
@@ -128,47 +149,194 @@ impl Tracker {
 
     /// Adds a selector; true when the key was not tracked before.
     pub fn add(&mut self, key: &DocKey, selector: Selector) -> bool {
+        let new = !self.entries.contains_key(key);
+        self.enter(key, &selector);
+        new
+    }
+
+    /// As [`Tracker::add`] for a selector that the query itself asks for: it needs nothing else to lead to it. What
+    /// was taken out and comes back is as it was.
+    pub fn add_root(&mut self, key: &DocKey, selector: &Selector) {
+        self.enter_root(key, selector);
+    }
+
+    pub(super) fn enter_root(&mut self, key: &DocKey, selector: &Selector) -> Order {
+        let known = self.standings.len();
+        let order = self.enter(key, selector);
+        if self.standings.len() > known {
+            self.standing(order).supporters += 1;
+        }
+        order
+    }
+
+    /// Adds a selector and tells its entry.
+    pub(super) fn enter(&mut self, key: &DocKey, selector: &Selector) -> Order {
+        if let Some(order) = self.entry(key, selector) {
+            return order;
+        }
+        let order =
+            take_exact(&mut self.beyond, key, selector).unwrap_or_else(|| self.order_for(key, selector));
+        let entry = Entry {
+            selector: selector.clone(),
+            order,
+            walked: Walked::default(),
+            epoch: 0,
+        };
         match self.entries.get_mut(key) {
-            Some(entries) => {
-                if !entries.iter().any(|entry| entry.selector == selector) {
-                    entries.push(Entry::new(selector));
-                }
-                false
-            }
+            Some(entries) => entries.push(entry),
             None => {
-                self.entries.insert(key.clone(), vec![Entry::new(selector)]);
+                self.entries.insert(key.clone(), vec![entry]);
                 self.added.push(key.clone());
-                true
             }
+        }
+        order
+    }
+
+    /// The order of an entry that is not held at present: its former one, or the next.
+    fn order_for(&mut self, key: &DocKey, selector: &Selector) -> Order {
+        let former = self.taken.entries.get(key);
+        let former = former.and_then(|all| all.iter().find(|(known, _)| known == selector));
+        let order = match former {
+            Some((_, order)) => *order,
+            None => {
+                let next =
+                    u32::try_from(self.standings.len()).expect("fewer than 2^32 entries fit into memory");
+                self.standings.push(Standing::default());
+                Order(next)
+            }
+        };
+        self.standing(order).held = true;
+        order
+    }
+
+    fn standing(&mut self, order: Order) -> &mut Standing {
+        &mut self.standings[order.0 as usize]
+    }
+
+    /// The entry of exactly this selector.
+    fn entry(&self, key: &DocKey, selector: &Selector) -> Option<Order> {
+        let entries = self.entries.get(key)?;
+        let entry = entries.iter().find(|entry| entry.selector == *selector)?;
+        Some(entry.order)
+    }
+
+    /// True when exactly this selector is tracked at the document.
+    pub(super) fn holds(&self, key: &DocKey, selector: &Selector) -> bool {
+        self.entry(key, selector).is_some()
+    }
+
+    /// Records that a walk from one entry led to another.
+    pub(super) fn support(&mut self, from: Order, to: Order) {
+        if from < to && self.standing(from).supports.insert(to) {
+            self.standing(to).supporters += 1;
         }
     }
 
-    /// Removes a key with all its selectors and returns what an incremental refresh evaluates again: those selectors,
-    /// and the places in the document that were walked further than they say.
-    pub fn remove(&mut self, key: &DocKey) -> Vec<Selector> {
-        let entries = self.entries.remove(key).unwrap_or_default();
-        let beyond = self.beyond.remove(key).unwrap_or_default();
-        entries
-            .into_iter()
-            .map(|entry| entry.selector)
-            .chain(beyond)
+    /// Records that a walk from an entry led to a place that need not be walked again. Where only a wider selector is
+    /// tracked, nothing rests on this way there.
+    pub(super) fn support_known(&mut self, from: Order, key: &DocKey, selector: &Selector) {
+        let known = self.entry(key, selector);
+        if let Some(to) = known.or_else(|| self.place_beyond(key, selector)) {
+            self.support(from, to);
+        }
+    }
+
+    /// Records that the document `source` names the document `target`, which is tracked whole.
+    pub fn refer(&mut self, source: &DocKey, target: &DocKey) {
+        let entries = self.entries.get(source).into_iter().flatten();
+        if let Some(from) = entries.map(|entry| entry.order).min() {
+            self.support_known(from, target, &Selector::rejecting());
+        }
+    }
+
+    /// Takes documents out and returns what an incremental refresh evaluates again, in this order: their selectors,
+    /// and the places in them that were walked further than they say. [`Tracker::settle`] ends the refresh.
+    pub fn take_out<'k>(&mut self, keys: impl IntoIterator<Item = &'k DocKey>) -> Vec<(DocKey, Selector)> {
+        let mut out: Vec<(Order, DocKey, Selector)> = Vec::new();
+        for key in keys {
+            let entries = self.entries.remove(key).unwrap_or_default();
+            let beyond = self.beyond.remove(key).unwrap_or_default();
+            let entries = entries.into_iter().map(|entry| (entry.selector, entry.order));
+            for (selector, order) in entries.chain(beyond) {
+                let never_skips = self.never_skips;
+                let standing = self.standing(order);
+                standing.held = false;
+                let passed_on = std::mem::take(&mut standing.passes_on);
+                let supported = std::mem::take(&mut standing.supports);
+                self.taken.in_a_chain |= never_skips && passed_on;
+                for later in supported {
+                    self.standing(later).supporters -= 1;
+                    self.taken.supported.push(later);
+                }
+                let former = self.taken.entries.entry(key.clone()).or_default();
+                former.push((selector.clone(), order));
+                out.push((order, key.clone(), selector));
+            }
+        }
+        // The earliest first, so that what several lead to is supported as it was.
+        out.sort_by_key(|(order, ..)| *order);
+        out.into_iter()
+            .map(|(_, key, selector)| (key, selector))
             .collect()
     }
 
-    /// Records that the walk went on under everything at a tracked document's `path`; true when no selector says so.
-    pub(super) fn mark_beyond(&mut self, key: &DocKey, path: Arc<[JsString]>) -> bool {
-        let selector = Selector {
-            path,
-            schema: Some(Schema::everything()),
+    /// Ends a refresh: true when an entry has lost its last supporter, or when what was walked again is not all that
+    /// the change bears on, so that only a whole evaluation tells what is reached.
+    pub fn settle(&mut self) -> bool {
+        let taken = std::mem::take(&mut self.taken);
+        let mut again = taken.entries.values().flatten().map(|(_, order)| *order);
+        taken.in_a_chain
+            || self.never_skips && again.any(|order| self.standing(order).passes_on)
+            || taken.supported.iter().any(|order| {
+                let standing = self.standing(*order);
+                standing.held && standing.supporters == 0
+            })
+    }
+
+    /// Notes that what is stored at an entry's path leads on to another document.
+    pub(super) fn mark_passing_on(&mut self, order: Order) {
+        self.standing(order).passes_on = true;
+    }
+
+    /// Records that a walk from an entry goes on at a tracked document's place, under a selector that the tracked ones
+    /// need not say. Tells by which entry what is found from there is found. `direct`: the entry's document itself
+    /// holds the link to that place; otherwise what is on the way matters too, and nothing may be skipped any more.
+    pub(super) fn mark_beyond(
+        &mut self,
+        from: Order,
+        key: &DocKey,
+        selector: &Selector,
+        direct: bool,
+    ) -> Option<Order> {
+        let entries = self.entries.get(key)?;
+        if let Some(exact) = self.entry(key, selector) {
+            if direct {
+                self.support(from, exact);
+            }
+            return Some(exact);
+        }
+        if let Some(wider) = entries.iter().find(|entry| entry.selector.covers(selector)) {
+            return Some(wider.order);
+        }
+        let order = match self.place_beyond(key, selector) {
+            Some(order) => order,
+            None => {
+                let order = self.order_for(key, selector);
+                let places = self.beyond.entry(key.clone()).or_default();
+                places.push((selector.clone(), order));
+                order
+            }
         };
-        if self.covers(key, &selector) || !self.entries.contains_key(key) {
-            return false;
-        }
-        let beyond = self.beyond.entry(key.clone()).or_default();
-        if !beyond.contains(&selector) {
-            beyond.push(selector);
-        }
-        true
+        self.support(from, order);
+        self.never_skips |= !direct;
+        Some(order)
+    }
+
+    /// The place of exactly this selector among those that were walked further.
+    fn place_beyond(&self, key: &DocKey, selector: &Selector) -> Option<Order> {
+        let places = self.beyond.get(key)?;
+        let place = places.iter().find(|(known, _)| known == selector)?;
+        Some(place.1)
     }
 
     /// Nothing is skipped any more: the walk went, or the next refresh will go, another way than the selectors tell.
@@ -191,15 +359,7 @@ impl Tracker {
         let Some(entries) = self.entries.get(key) else {
             return false;
         };
-        let nothing = Schema::nothing();
-        let schema = selector.schema.as_ref().unwrap_or(&nothing);
-        entries.iter().any(|entry| {
-            let Some(tracked) = &entry.selector.schema else {
-                return false;
-            };
-            (tracked.is_true_like() && selector.path.starts_with(&entry.selector.path))
-                || (tracked == schema && entry.selector.path == selector.path)
-        })
+        entries.iter().any(|entry| entry.selector.covers(selector))
     }
 
     /// How far the reach of exactly this selector has been walked.
@@ -235,44 +395,17 @@ impl Tracker {
         self.epoch += 1;
     }
 
-    /// Records that a walk in `source` led to `target` with `selector`, tracked before or not.
-    pub fn record_edge(&mut self, source: &DocKey, target: &DocKey, selector: &Selector) {
-        let mut hasher = FxHasher::default();
-        (target, selector).hash(&mut hasher);
-        match self.edges.get_mut(source) {
-            Some(edges) => drop(edges.0.insert(hasher.finish())),
-            None => drop(
-                self.edges
-                    .insert(source.clone(), Edges([hasher.finish()].into_iter().collect())),
-            ),
-        }
-    }
-
-    /// What `source` leads to.
-    pub fn edges(&self, source: &DocKey) -> Option<&Edges> {
-        self.edges.get(source)
-    }
-
-    /// Takes what `source` led to, before it is walked again.
-    pub fn take_edges(&mut self, source: &DocKey) -> Edges {
-        self.edges.remove(source).unwrap_or_default()
-    }
-
-    /// The tracker with every document's key replaced: the same reach, seen from another identity. Edges are digests
-    /// of keys and cannot follow; the next walk records them anew.
+    /// The tracker with every document's key replaced: the same reach, seen from another identity.
     pub fn rekeyed(&self, mut key: impl FnMut(&DocKey) -> DocKey) -> Tracker {
-        let entries = self
-            .entries
-            .iter()
+        let entries = self.entries.iter();
+        let entries = entries
             .map(|(old, entries)| (key(old), entries.clone()))
             .collect();
-        let beyond = self
-            .beyond
-            .iter()
-            .map(|(old, paths)| (key(old), paths.clone()))
-            .collect();
+        let beyond = self.beyond.iter();
+        let beyond = beyond.map(|(old, places)| (key(old), places.clone())).collect();
         Tracker {
             entries,
+            standings: self.standings.clone(),
             epoch: self.epoch,
             beyond,
             never_skips: self.never_skips,
@@ -308,6 +441,17 @@ impl Tracker {
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
+}
+
+/// Takes exactly this selector's place out of those of a document.
+fn take_exact(
+    places: &mut FxHashMap<DocKey, Vec<(Selector, Order)>>,
+    key: &DocKey,
+    selector: &Selector,
+) -> Option<Order> {
+    let of_key = places.get_mut(key)?;
+    let at = of_key.iter().position(|(known, _)| known == selector)?;
+    Some(of_key.remove(at).1)
 }
 
 /// TRV-303 as a function.

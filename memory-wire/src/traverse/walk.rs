@@ -219,13 +219,20 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
 
     /// TRV-507.
     async fn link(&self, slot: &Node, schema: &Schema, position: &Position) -> Selected<B> {
+        let here = self.walker.entered.get();
+        let selected = self.behind_link(slot, schema, position).await;
+        self.walker.entered.set(here);
+        selected
+    }
+
+    async fn behind_link(&self, slot: &Node, schema: &Schema, position: &Position) -> Selected<B> {
         let walker = self.walker;
         let Some(hop) = walker.hop(slot, &[], Some(schema))? else {
             walker.note(slot.place, Dep::Deep);
             return self.at_dead_end(slot, schema, position).await;
         };
         let elsewhere = !walker.same_id(hop.target, walker.doc_of(slot.place));
-        if walker.tracks() && walker.hop_covered(slot, &hop)? && elsewhere {
+        if walker.tracks() && walker.hop_covered(&hop)? && elsewhere {
             walker.note(slot.place, Dep::Deep);
             return Ok(Ok(walker.leaf(&Value::Null)));
         }

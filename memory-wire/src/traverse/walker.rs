@@ -12,7 +12,7 @@ use super::memo::{Memo, Outcome, PlaceUnder};
 use super::place::{DocIx, PlaceIx};
 use super::schema::{Effort, Schema, SchemaPool};
 use super::source::{Addr, DeadEnd, Dep, DocKey, DocSource, Link, TraverseError};
-use super::tracker::{Selector, Tracker};
+use super::tracker::{Order, Selector, Tracker};
 use crate::ids::SpaceId;
 use crate::js_string::JsString;
 use crate::scope_key::{Scope, ScopeIdentity};
@@ -136,6 +136,11 @@ pub(super) struct Walker<'a, B: Build> {
     before: Effort,
     /// Segments of the selectors that the walk tracked.
     segments: Cell<u64>,
+    /// The tracked entry by which a query came into the document it is in: what is found there rests on it.
+    /// Whoever follows a link sets it back afterwards.
+    pub(super) entered: Cell<Option<Order>>,
+    /// A link with a schema of its own has been followed since this was last set to `false`.
+    pub(super) crossed_schema: Cell<bool>,
 }
 
 /// A running walk: the walker and the way to open frames.
@@ -176,6 +181,8 @@ impl<'a, B: Build> Walker<'a, B> {
             inside_handles: Cell::new(0),
             before,
             segments: Cell::new(0),
+            entered: Cell::new(None),
+            crossed_schema: Cell::new(false),
         })
     }
 
@@ -236,42 +243,31 @@ impl<'a, B: Build> Walker<'a, B> {
         Ok(memo.places.key(doc, self.identity)?)
     }
 
-    /// Tracks `target`, met at `from`.
-    pub(super) fn track(
-        &self,
-        from: PlaceIx,
-        target: &DocKey,
-        selector: &Selector,
-    ) -> Result<(), TraverseError> {
-        if selector.path.len() > LONG_PATH {
-            let known = self
-                .tracker
-                .borrow()
-                .selectors(target)
-                .any(|known| known == selector);
-            if !known {
-                let segments = self.segments.get() + selector.path.len() as u64;
-                self.segments.set(segments);
-                self.afford()?;
-            }
+    /// Tracks a document that the one the walk is in leads to.
+    pub(super) fn track(&self, target: &DocKey, selector: &Selector) -> Result<Order, TraverseError> {
+        if selector.path.len() > LONG_PATH && !self.tracker.borrow().holds(target, selector) {
+            let segments = self.segments.get() + selector.path.len() as u64;
+            self.segments.set(segments);
+            self.afford()?;
         }
-        self.tracker.borrow_mut().add(target, selector.clone());
-        self.record_edge(from, target, selector)
+        Ok(self.track_from(self.entered.get(), target, selector))
     }
 
-    /// Records that what is stored at `from` leads to `target`. Only queries are walked again in part.
-    pub(super) fn record_edge(
-        &self,
-        from: PlaceIx,
-        target: &DocKey,
-        selector: &Selector,
-    ) -> Result<(), TraverseError> {
-        if self.mode == Mode::Query {
-            let stored = self.memo.borrow().places.stored(from);
-            let source = self.key(stored)?;
-            self.tracker.borrow_mut().record_edge(&source, target, selector);
+    /// Tracks a document that what was entered by `from` leads to.
+    pub(super) fn track_from(&self, from: Option<Order>, target: &DocKey, selector: &Selector) -> Order {
+        let mut tracker = self.tracker.borrow_mut();
+        let order = tracker.enter(target, selector);
+        if let Some(from) = from {
+            tracker.support(from, order);
         }
-        Ok(())
+        order
+    }
+
+    /// Records that the document the walk is in leads to what has been walked before.
+    pub(super) fn leads_to_known(&self, target: &DocKey, selector: &Selector) {
+        if let Some(from) = self.entered.get() {
+            self.tracker.borrow_mut().support_known(from, target, selector);
+        }
     }
 
     /// The root of a document: written out in its id, or from the source. A query never reads `data:` ids (TRV-204).
