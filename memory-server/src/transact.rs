@@ -119,7 +119,7 @@ pub(crate) async fn transact(
             .instrument(span)
             .await
             .err()
-            .map(|_| EngineError::Closed)
+            .map(|_| space.engine().open_failure().unwrap_or(EngineError::Closed))
     };
     if let Some(error) = lost {
         refuse(connection, &request_id, error.to_wire(space.server_seq()));
