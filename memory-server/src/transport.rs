@@ -138,11 +138,12 @@ async fn serve(server: Arc<Server>, connection: Arc<Connection>, socket: WebSock
 fn spawn_dispatcher(
     server: Arc<Server>,
     connection: Arc<Connection>,
-    mut queue: mpsc::Receiver<Inbound>,
+    mut queue: mpsc::Receiver<Box<Inbound>>,
 ) -> JoinHandle<()> {
     tokio::spawn(async move {
         while let Some(frame) = queue.recv().await {
-            frame.handle(&server, &connection).await;
+            // On the heap while it runs: most connections are idle most of the time, and would keep its place.
+            Box::pin(frame.handle(&server, &connection)).await;
         }
     })
 }
@@ -187,7 +188,8 @@ fn is_pending(handled: &mut oneshot::Receiver<()>) -> bool {
 struct Reader<'a> {
     server: &'a Arc<Server>,
     connection: &'a Arc<Connection>,
-    frames: mpsc::Sender<Inbound>,
+    /// Boxed, because the channel keeps room for a block of them for as long as the connection lives.
+    frames: mpsc::Sender<Box<Inbound>>,
     mount: Mount,
 }
 
@@ -299,13 +301,13 @@ impl Reader<'_> {
             .filter(|header| self.connection.session(&header.space, &header.session_id).is_some())
             .and_then(|header| self.server.pending_frame(&header.space));
         self.frames
-            .send(Inbound {
+            .send(Box::new(Inbound {
                 message,
                 arrived,
                 pending,
                 permit,
                 handled,
-            })
+            }))
             .await
             .map_err(|_| Closing::Now(SocketClose::ReceiveFailure))
     }

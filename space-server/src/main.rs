@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use memory_server::LogCounts;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use space_server::application::Application;
 use space_server::configuration::{Command, CommandLine, Configuration};
 use tokio::signal::unix::{SignalKind, signal};
@@ -48,6 +49,19 @@ fn main() -> ExitCode {
     }
 }
 
+/// Each connection is an open file: as many as the system grants, not as few as a shell begins with.
+fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => tracing::debug!(files = limit.maximum, "open files"),
+        Err(error) => tracing::warn!(%error, files = limit.current, "the limit of open files stays"),
+    }
+}
+
 fn run(
     arguments: &space_server::configuration::ServeArguments,
     with_demo: bool,
@@ -59,6 +73,7 @@ fn run(
         print!("{}", configuration.resolved.to_toml());
         return Ok(());
     }
+    raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let (mut interrupt, mut terminate) =
