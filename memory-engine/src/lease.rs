@@ -241,7 +241,8 @@ impl LeaseHolder {
         self.tenure == tenure && self.is_held(now)
     }
 
-    /// Takes the lease if it is free. Starts a new tenure; while held it is a no-op that answers `true`.
+    /// Takes the lease if it is free. Starts a new tenure; while held it is a no-op that answers `true`. Not for a member
+    /// of a group: if the group is lost, this handle would believe what nobody else can see.
     ///
     /// # Errors
     /// SQLite's; the lease then counts as not held.
