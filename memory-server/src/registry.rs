@@ -448,6 +448,16 @@ impl Registry {
         }
     }
 
+    /// Makes what a session holds of `instances` uncertain. Runs in the turn; the next pass tells it again.
+    pub(crate) fn doubt(&mut self, slot: Slot, instances: &FxHashSet<InstanceId>) {
+        self.update(slot, |session| {
+            session.force_full = true;
+            for (key, held) in &mut session.view.lock().entities {
+                held.certain &= !instances.contains(&key.instance);
+            }
+        });
+    }
+
     /// Makes everything a session holds uncertain: records of its frames were dropped.
     fn doubt_everything(&mut self, id: &SessionId) {
         let Some(slot) = self.slot(id) else { return };

@@ -1,17 +1,18 @@
 //! `transact` (SRV §4.4, 4.5). A commit is admitted in the space's turn — session and access checks, then the engine —
 //! and published in the same turn once it is durable: marks, notice, obligation, verdict (SRV-407…417). Commits that
-//! wait together share a transaction; later ones see what earlier ones did (SRV-409).
+//! wait together share a transaction; later ones see what earlier ones did (SRV-409). Class, holder, scope keys and
+//! attribution are given here, never read from the client's words (SRV-3). What a client does with each answer is SRV-441.
 
 use std::sync::Arc;
 
-use memory_engine::{Applied, ApplyCommit, Engine, EngineError};
+use memory_engine::{Applied, ApplyCommit, Engine, EngineError, Reader};
 use memory_wire::commit_meta::CommitClass;
 use memory_wire::message::{
     ClientCommit, EventAppendDecl, Operation, RevisionContent, ServerMessage, Transact,
 };
 use memory_wire::scope_key::session_key;
 use memory_wire::{EntityId, InstanceId, Scope, ScopeIdentity, ScopeKey, SessionId, WireError};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::oneshot;
 use tracing::{Instrument as _, Span};
 
@@ -145,7 +146,10 @@ async fn pace(
     };
     let key = session_key(principal.as_ref(), &requester.header.session_id);
     let local_seq = commit.local_seq;
-    match space.read(move |reader| reader.committed_at(&key, local_seq)).await {
+    match space
+        .read(move |reader| reader.committed_at(&key, local_seq))
+        .await
+    {
         Ok(Some(_)) => Ok(()),
         // A store that cannot be asked could not take the commit either.
         Ok(None) | Err(_) => Err(too_fast.to_wire()),
@@ -185,6 +189,7 @@ impl Job {
             };
             in_empty_space = state.empty;
             if let Err(error) = acl::check_commit(&self.server, space.id(), &state, principal, &self.commit) {
+                self.doubt_if_landed_before(engine.reader(), &committer);
                 return Admission::Refused(error);
             }
         }
@@ -217,7 +222,10 @@ impl Job {
     /// Step 10, once the transaction is durable or lost.
     fn publish(&self, engine: &mut Engine, admission: Result<Admission, EngineError>) {
         let (committer, outcome) = match admission {
-            Ok(Admission::Refused(error)) => return self.answer_error(error),
+            Ok(Admission::Refused(error)) => {
+                self.answer_error(error);
+                return self.server.schedule_flush(self.space());
+            }
             Ok(Admission::Decided {
                 committer,
                 outcome,
@@ -239,6 +247,32 @@ impl Job {
             Err(error) => self.reject(&committer, &error),
         }
         self.server.schedule_flush(self.space());
+    }
+
+    /// A commit that landed, whose verdict was lost and whose writer may write no more, is refused when it is sent again
+    /// (SRV-415). The writer takes it back then, so that it does not hold what it wrote any longer (SRV-419): the next pass
+    /// tells it.
+    fn doubt_if_landed_before(&self, reader: &Reader, committer: &Committer) {
+        let key = session_key(
+            committer.identity.principal.as_ref(),
+            &self.requester.header.session_id,
+        );
+        if !matches!(reader.committed_at(&key, self.commit.local_seq), Ok(Some(_))) {
+            return;
+        }
+        let written: FxHashSet<InstanceId> = self
+            .commit
+            .operations
+            .iter()
+            .filter_map(Operation::target)
+            .filter_map(|(id, scope)| {
+                let key = ScopeKey::resolve(scope, &committer.identity).ok()?;
+                Some(InstanceId::new(id.clone(), key))
+            })
+            .collect();
+        let space = self.space();
+        space.registry.lock().doubt(committer.slot, &written);
+        space.mark(|_| ());
     }
 
     fn answer_error(&self, error: WireError) {
