@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use crate::heads::{Head, HeadKey, Heads};
+use crate::undo::Undo;
 
 /// One revision: the address of everything remembered here.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -131,6 +132,11 @@ impl StoreCache {
         self.documents.lock().get(key)
     }
 
+    /// A document with about the size of its text.
+    pub(crate) fn weighed_document(&self, key: &RevisionKey) -> Option<(State, usize)> {
+        self.documents.lock().weighed(key)
+    }
+
     pub(crate) fn remember_document(&self, key: RevisionKey, state: State, weight: usize) {
         self.documents.lock().insert(key, state, weight);
     }
@@ -173,14 +179,14 @@ impl StoreCache {
     }
 }
 
-/// What was read or written inside an open transaction, one layer for it and one for each savepoint (ENG-202): a rolled
-/// back savepoint takes its layer along, so that a retry which reuses its (seq, op_index) never meets it.
+/// What was read or written inside an open transaction, one layer for it and one for each write in it (ENG-202): one that
+/// is taken back takes its layer along, so that a retry which reuses its (seq, op_index) never meets it.
 #[derive(Debug, Default)]
 pub(crate) struct Uncommitted {
     layers: Vec<Layer>,
 }
 
-/// What one transaction or savepoint did so far.
+/// What one transaction, or one write in it, did so far.
 #[derive(Debug, Default)]
 pub(crate) struct Layer {
     pub(crate) states: FxHashMap<RevisionKey, (State, usize)>,
@@ -189,6 +195,8 @@ pub(crate) struct Layer {
     pub(crate) seq: Option<Seq>,
     /// Heads were removed without a commit.
     pub(crate) removed: bool,
+    /// How to take it back.
+    pub(crate) undo: Undo,
 }
 
 impl Layer {
@@ -197,6 +205,7 @@ impl Layer {
         self.heads.extend(above.heads);
         self.seq = above.seq.or(self.seq);
         self.removed |= above.removed;
+        self.undo.absorb(above.undo);
     }
 }
 
@@ -205,9 +214,9 @@ impl Uncommitted {
         self.layers.push(Layer::default());
     }
 
-    /// Drops the innermost layer: its savepoint or transaction was rolled back.
-    pub(crate) fn discard(&mut self) {
-        self.layers.pop();
+    /// Drops the innermost layer: its savepoint or transaction was rolled back, or is about to be.
+    pub(crate) fn discard(&mut self) -> Layer {
+        self.layers.pop().unwrap_or_default()
     }
 
     /// Merges the innermost layer into the one below: its savepoint was released.
@@ -230,11 +239,15 @@ impl Uncommitted {
     }
 
     pub(crate) fn get(&self, key: &RevisionKey) -> Option<State> {
+        self.weighed(key).map(|(state, _)| state)
+    }
+
+    pub(crate) fn weighed(&self, key: &RevisionKey) -> Option<(State, usize)> {
         self.layers
             .iter()
             .rev()
             .find_map(|layer| layer.states.get(key))
-            .map(|(state, _)| state.clone())
+            .cloned()
     }
 
     pub(crate) fn insert(&mut self, key: RevisionKey, state: State, weight: usize) {
@@ -297,9 +310,13 @@ impl<K: Eq + Hash + Clone, V: Clone> Generations<K, V> {
     }
 
     pub(crate) fn get(&mut self, key: &K) -> Option<V> {
-        if let Some((value, _)) = self.young.get(key) {
+        self.weighed(key).map(|(value, _)| value)
+    }
+
+    fn weighed(&mut self, key: &K) -> Option<(V, usize)> {
+        if let Some(known) = self.young.get(key) {
             self.hits += 1;
-            return Some(value.clone());
+            return Some(known.clone());
         }
         let Some((key, (value, weight))) = self.old.remove_entry(key) else {
             self.misses += 1;
@@ -308,7 +325,7 @@ impl<K: Eq + Hash + Clone, V: Clone> Generations<K, V> {
         self.hits += 1;
         self.old_weight -= weight + ENTRY_OVERHEAD;
         self.insert(key, value.clone(), weight);
-        Some(value)
+        Some((value, weight))
     }
 
     /// Gives everything back; the counts stay.

@@ -51,7 +51,7 @@ enum OpenTransaction {
     None,
     /// One write's own transaction; a nested write joins it. → none
     Whole,
-    /// A group's transaction; each write runs in a savepoint of it. → none
+    /// A group's transaction; each write is a member of it. → none
     Group,
 }
 
@@ -148,7 +148,7 @@ impl Engine {
         }
     }
 
-    /// Runs several writes in one SQLite transaction (ENG-206): each write inside `work` gets a savepoint, and
+    /// Runs several writes in one SQLite transaction (ENG-206): each write inside `work` is all or nothing, and
     /// nothing is durable, remembered or to be told to anyone before this returns `Ok`. Not for commits with
     /// SQLite-builtin operations. Returns what `work` returned.
     ///
@@ -169,19 +169,36 @@ impl Engine {
         Ok(result)
     }
 
-    /// Runs `work` as one member of a [`Engine::group`]: if it unwinds, everything it wrote is rolled back and the
-    /// group goes on without it.
+    /// Runs `work` as one member of a [`Engine::group`]: if it unwinds, the commits it applied are taken out again and the
+    /// group goes on without it. If it had written anything else by then, the group is lost.
     ///
     /// # Errors
-    /// SQLite's, when the savepoint cannot be set or released.
+    /// [`EngineError::GroupLost`] when that has happened before in this group.
     pub fn group_member<R>(&mut self, work: impl FnOnce(&mut Engine) -> R) -> Result<R, EngineError> {
-        self.transaction(|engine| Ok(work(engine)))
+        self.commit_transaction(|engine| Ok(work(engine)))
     }
 
-    /// Runs `work` in a transaction of its own, or in a savepoint when a group is open: all or nothing (ENG-2).
+    /// Runs `work` in a transaction of its own, or in a savepoint of the open one: all or nothing (ENG-2).
     pub(crate) fn transaction<R>(
         &mut self,
         work: impl FnOnce(&mut Engine) -> Result<R, EngineError>,
+    ) -> Result<R, EngineError> {
+        self.run(work, true)
+    }
+
+    /// The same for work that writes commits and nothing else, which can be taken back by name ([`crate::undo`]) and so
+    /// does without a savepoint.
+    pub(crate) fn commit_transaction<R>(
+        &mut self,
+        work: impl FnOnce(&mut Engine) -> Result<R, EngineError>,
+    ) -> Result<R, EngineError> {
+        self.run(work, false)
+    }
+
+    fn run<R>(
+        &mut self,
+        work: impl FnOnce(&mut Engine) -> Result<R, EngineError>,
+        savepoint: bool,
     ) -> Result<R, EngineError> {
         let level = match self.open {
             OpenTransaction::None => {
@@ -196,9 +213,16 @@ impl Engine {
                     });
                     return Err(undone.for_neighbour());
                 }
-                self.conn.execute_batch("SAVEPOINT step")?;
-                self.reader.enter_savepoint();
-                Level::Savepoint
+                let level = if savepoint {
+                    self.conn.execute_batch("SAVEPOINT step")?;
+                    Level::Savepoint
+                } else {
+                    Level::Member {
+                        changes: self.conn.total_changes(),
+                    }
+                };
+                self.reader.enter_member();
+                level
             }
         };
         let scope = Scope {
@@ -299,20 +323,39 @@ impl Engine {
     fn settle(&mut self, level: Level, keep: bool) -> Result<(), EngineError> {
         match level {
             Level::Savepoint => {
-                let released = if self.undone.is_some() {
-                    Ok(())
-                } else if keep {
+                let released = if keep && self.undone.is_none() {
                     self.conn.execute_batch("RELEASE step")
                 } else {
                     Ok(())
                 };
                 let kept = keep && released.is_ok() && self.undone.is_none();
-                if !kept && !self.conn.is_autocommit() {
-                    rollback(&self.conn, "ROLLBACK TO step; RELEASE step");
+                if kept {
+                    self.reader.keep_member();
+                } else {
+                    self.reader.discard_member();
+                    if !self.conn.is_autocommit() {
+                        rollback(&self.conn, "ROLLBACK TO step; RELEASE step");
+                    }
                 }
-                self.reader.leave_savepoint(kept);
                 let released = released.map_err(EngineError::from);
                 released.inspect_err(|error| self.note_undone(error))
+            }
+            Level::Member { changes } => {
+                if keep && self.undone.is_none() {
+                    self.reader.keep_member();
+                    return Ok(());
+                }
+                let member = self.reader.discard_member();
+                let changed = self.conn.total_changes() - changes;
+                if changed > 0 && !self.conn.is_autocommit() && !self.undo(&member, changed) {
+                    rollback(&self.conn, "ROLLBACK");
+                    self.undone
+                        .get_or_insert_with(|| EngineError::GroupLost("a member failed half way".to_owned()));
+                }
+                match &self.undone {
+                    Some(undone) if keep => Err(undone.for_neighbour()),
+                    Some(_) | None => Ok(()),
+                }
             }
             Level::Outermost => {
                 self.open = OpenTransaction::None;
@@ -329,7 +372,8 @@ impl Engine {
                 if !self.conn.is_autocommit() {
                     rollback(&self.conn, "ROLLBACK");
                 }
-                self.reader.leave_transaction(committed.as_ref().ok().copied().flatten());
+                self.reader
+                    .leave_transaction(committed.as_ref().ok().copied().flatten());
                 if let Some(seq) = committed? {
                     self.known_seq = self.known_seq.max(seq);
                 }
@@ -343,10 +387,15 @@ impl Engine {
 #[derive(Clone, Copy, Debug)]
 enum Level {
     Outermost,
+    /// A savepoint in a transaction.
     Savepoint,
+    /// Commits in a transaction, and how many rows the connection had changed before it.
+    Member {
+        changes: u64,
+    },
 }
 
-/// An open transaction or savepoint. Rolled back on drop unless kept: on an error, and when its work unwinds, so that a
+/// An open transaction or a member of one. Taken back on drop unless kept: on an error, and when its work unwinds, so that a
 /// panic leaves no open transaction (field fault F39).
 struct Scope<'e> {
     engine: &'e mut Engine,

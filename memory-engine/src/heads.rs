@@ -22,6 +22,8 @@ pub(crate) struct Head {
     pub(crate) seq: Seq,
     pub(crate) op_index: u64,
     pub(crate) op: RevisionOp,
+    /// Patch revisions since the instance's last `set`, `delete` or snapshot (ENG-380), if they were counted.
+    pub(crate) patches: Option<u32>,
 }
 
 /// One committed state, as a reader found it when it began.
@@ -119,6 +121,7 @@ mod tests {
             seq: Seq(seq),
             op_index: 0,
             op: RevisionOp::Set,
+            patches: None,
         }
     }
 

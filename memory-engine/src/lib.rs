@@ -52,6 +52,7 @@ mod snapshot;
 pub mod sqlite_builtin;
 mod store_file;
 pub mod store_path;
+mod undo;
 #[doc(hidden)]
 pub mod sync;
 mod wave;

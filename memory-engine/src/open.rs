@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::error::EngineError;
@@ -91,7 +92,7 @@ fn bring_up(conn: Connection, durability: Durability) -> Result<(Connection, boo
     // A store in memory answers this one with no row at all.
     conn.execute_batch("PRAGMA mmap_size = 268435456")?;
     conn.pragma_update(None, "foreign_keys", true)?;
-    conn.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS);
+    keep_statements(&conn)?;
 
     conn.execute_batch(&format!("BEGIN IMMEDIATE;{}COMMIT;", schema::CREATE))
         .inspect_err(|_| {
@@ -102,6 +103,14 @@ fn bring_up(conn: Connection, durability: Durability) -> Result<(Connection, boo
     migration::migrate(&conn)?;
     let legacy_refs = migration::legacy_refs_required(&conn)?;
     Ok((conn, legacy_refs))
+}
+
+/// Prepares each statement once (ENG-207). Without the planner's stability guarantee SQLite plans a statement anew
+/// whenever a parameter that it has looked at is bound again, which is every time.
+fn keep_statements(conn: &Connection) -> rusqlite::Result<()> {
+    conn.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS);
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    Ok(())
 }
 
 /// Opens a read-only connection on an existing store file (ENG-205). Runs no migration and writes nothing.
@@ -115,7 +124,7 @@ pub(crate) fn open_reader(path: &Path) -> Result<Connection, EngineError> {
         conn.pragma_update(None, "cache_size", -16_000)?;
         conn.pragma_update(None, "temp_store", "MEMORY")?;
         conn.execute_batch("PRAGMA mmap_size = 268435456")?;
-        conn.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS);
+        keep_statements(&conn)?;
         Ok(conn)
     };
     open().map_err(|error: rusqlite::Error| store_file::refusal(path, error.into()))

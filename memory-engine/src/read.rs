@@ -212,7 +212,10 @@ impl Reader {
             branch: branch.clone(),
             instance: instance.clone(),
         };
-        if let Some(Head { seq, op_index, op }) = self.remembered_head(&key)? {
+        if let Some(Head {
+            seq, op_index, op, ..
+        }) = self.remembered_head(&key)?
+        {
             let key = revision_key(instance, branch, seq, op_index);
             return Ok(Some(FoundRevision { key, op }));
         }
@@ -226,7 +229,16 @@ impl Reader {
             .transpose()?;
         if let Some(FoundRevision { key: at, op }) = &found {
             let (seq, op_index, op) = (at.seq, at.op_index, *op);
-            self.learn_head(key, Head { seq, op_index, op })?;
+            let patches = None;
+            self.learn_head(
+                key,
+                Head {
+                    seq,
+                    op_index,
+                    op,
+                    patches,
+                },
+            )?;
         }
         Ok(found)
     }

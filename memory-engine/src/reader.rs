@@ -6,14 +6,15 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memory_wire::ids::Seq;
+use memory_wire::ids::{BranchName, Seq};
 use rusqlite::Connection;
 
 use crate::connection::StoreConnection;
-use crate::document_cache::{RevisionKey, State, StoreCache, StoreCounters, Uncommitted};
+use crate::document_cache::{Layer, RevisionKey, State, StoreCache, StoreCounters, Uncommitted};
 use crate::error::EngineError;
 use crate::heads::{Era, Head, HeadKey};
 use crate::open::{open_alone, open_reader};
+use crate::undo::Pruned;
 
 /// Read access to one space's store.
 #[derive(Debug)]
@@ -114,6 +115,14 @@ impl Reader {
         self.cache.document(key)
     }
 
+    /// A remembered state with about the size of its text.
+    pub(crate) fn remembered_weighed(&self, key: &RevisionKey) -> Option<(State, usize)> {
+        if self.durable.get().is_some_and(|durable| key.seq > durable) {
+            return self.uncommitted.borrow().weighed(key);
+        }
+        self.cache.weighed_document(key)
+    }
+
     /// Remembers a state: at once if its revision is durable, else when the transaction commits (ENG-202).
     pub(crate) fn remember(&self, key: RevisionKey, state: State, weight: usize) {
         if self.is_durable(key.seq) {
@@ -133,17 +142,19 @@ impl Reader {
         self.uncommitted.borrow_mut().push();
     }
 
-    pub(crate) fn enter_savepoint(&self) {
+    /// Begins the bookkeeping of one write in a transaction.
+    pub(crate) fn enter_member(&self) {
         self.uncommitted.borrow_mut().push();
     }
 
-    pub(crate) fn leave_savepoint(&self, kept: bool) {
-        let mut uncommitted = self.uncommitted.borrow_mut();
-        if kept {
-            uncommitted.release()
-        } else {
-            uncommitted.discard()
-        }
+    /// The write stays.
+    pub(crate) fn keep_member(&self) {
+        self.uncommitted.borrow_mut().release();
+    }
+
+    /// The write goes; what it was.
+    pub(crate) fn discard_member(&self) -> Layer {
+        self.uncommitted.borrow_mut().discard()
     }
 
     /// Ends the bookkeeping of a transaction; `committed` is the store's seq if it was kept.
@@ -172,10 +183,19 @@ impl Reader {
         }
     }
 
-    /// Notes that the open transaction wrote commit `seq`.
-    pub(crate) fn note_commit(&self, seq: Seq) {
+    /// Notes that the open transaction is about to write commit `seq`.
+    pub(crate) fn note_commit(&self, seq: Seq, branch: &BranchName) {
         if let Some(layer) = self.uncommitted.borrow_mut().top() {
             layer.seq = Some(seq);
+            layer.undo.commits.push((seq, branch.clone()));
+        }
+    }
+
+    /// Notes that a commit changed `rows` rows, and which snapshots it deleted among them.
+    pub(crate) fn note_changes(&self, rows: usize, pruned: Vec<Pruned>) {
+        if let Some(layer) = self.uncommitted.borrow_mut().top() {
+            layer.undo.changes += rows as u64;
+            layer.undo.pruned.extend(pruned);
         }
     }
 

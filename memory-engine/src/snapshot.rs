@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use memory_wire::ids::{BranchName, Seq};
-use memory_wire::patch::{PatchOp, apply_patches, parse_patches};
+use memory_wire::patch::{PatchError, PatchOp, apply_patches, parse_patches};
 use memory_wire::scope_key::InstanceId;
 use memory_wire::value::{Object, Value};
 use rusqlite::{OptionalExtension, params};
@@ -14,8 +14,10 @@ use crate::column::{self, RevisionOp};
 use crate::document_cache::{RevisionKey, State};
 use crate::engine::Engine;
 use crate::error::{EngineError, StoredDataError};
+use crate::heads::{Head, HeadKey};
 use crate::read::{FoundRevision, found, revision_key};
 use crate::reader::Reader;
+use crate::undo::Pruned;
 
 /// When snapshots are taken (ENG-380).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,13 +47,24 @@ impl Reader {
         if let Some(state) = self.remembered(&found.key) {
             return Ok(state);
         }
+        Ok(self.weighed_state_after(found)?.0)
+    }
+
+    /// The same, with about the size of its text.
+    pub(crate) fn weighed_state_after(&self, found: &FoundRevision) -> Result<(State, usize), EngineError> {
+        if found.op == RevisionOp::Delete {
+            return Ok((None, 0));
+        }
+        if let Some(known) = self.remembered_weighed(&found.key) {
+            return Ok(known);
+        }
         let (state, weight) = match found.op {
             RevisionOp::Patch => self.replay(&found.key)?,
             RevisionOp::Set | RevisionOp::Delete => self.stored_document(&found.key)?,
         };
         let state = Some(state);
         self.remember(found.key.clone(), state.clone(), weight);
-        Ok(state)
+        Ok((state, weight))
     }
 
     /// The document that a revision built on: what the instance was after the one before it on the same branch.
@@ -218,42 +231,161 @@ impl Reader {
     }
 }
 
+/// Where an instance stands while a commit is worked out: as it was before, then after each of its operations.
+#[derive(Clone, Debug)]
+pub(crate) struct Standing {
+    /// The document; an error when a patch could not be applied, until something replaces the whole.
+    pub(crate) state: Result<State, PatchError>,
+    /// About the size of its text.
+    pub(crate) weight: usize,
+    /// The last operation on it.
+    pub(crate) op_index: usize,
+    last: RevisionOp,
+    /// Patch revisions since its base (ENG-380), if they were counted. Those of the base's own seq do not count.
+    gathered: Option<u32>,
+    /// This commit replaced the whole, and so is its base.
+    replaced: bool,
+}
+
+impl Standing {
+    /// After a `set` or a `delete`.
+    pub(crate) fn replaced(state: State, weight: usize, op_index: usize) -> Standing {
+        Standing {
+            last: if state.is_some() {
+                RevisionOp::Set
+            } else {
+                RevisionOp::Delete
+            },
+            state: Ok(state),
+            weight,
+            op_index,
+            gathered: Some(0),
+            replaced: true,
+        }
+    }
+
+    /// After a further patch revision.
+    pub(crate) fn patched(&mut self, patches: &[PatchOp], weight: usize, op_index: usize) {
+        if let Ok(base) = &self.state {
+            let nothing = Value::Object(Object::new());
+            self.state = apply_patches(base.as_ref().unwrap_or(&nothing), patches).map(Some);
+        }
+        self.weight += weight;
+        self.op_index = op_index;
+        self.last = RevisionOp::Patch;
+        if !self.replaced {
+            self.gathered = self.gathered.map(|gathered| gathered + 1);
+        }
+    }
+
+    /// What the last operation was.
+    pub(crate) fn op(&self) -> RevisionOp {
+        self.last
+    }
+}
+
 impl Engine {
-    /// Step 19 for one instance: computes its state, which is what refuses a patch that cannot be applied (ENG-381), and
-    /// takes a snapshot when enough patches have gathered.
-    pub(crate) fn settle_instance(
+    /// Where an instance stands before a commit, on the commit's branch alone (ENG-903).
+    pub(crate) fn standing(
         &self,
         instance: &InstanceId,
         branch: &BranchName,
-    ) -> Result<(), EngineError> {
+    ) -> Result<Standing, EngineError> {
         let Some(head) = self.head(instance, branch)? else {
-            return Ok(());
+            return Ok(Standing {
+                replaced: false,
+                ..Standing::replaced(None, 0, 0)
+            });
         };
-        let state = self.state_after(&head)?;
-        let (Some(document), RevisionOp::Patch) = (state, head.op) else {
-            return Ok(());
+        let (state, weight) = self.weighed_state_after(&head)?;
+        let key = HeadKey {
+            branch: branch.clone(),
+            instance: instance.clone(),
         };
-        let SnapshotPolicy { interval, retention } = self.options().snapshots;
-        let Some(interval) = interval else { return Ok(()) };
-        let at = head.key.seq;
-        if self.patches_since_base(instance, branch, at)? < interval.get() {
-            return Ok(());
+        Ok(Standing {
+            gathered: self.remembered_head(&key)?.and_then(|head| head.patches),
+            replaced: false,
+            ..Standing::replaced(state, weight, 0)
+        })
+    }
+
+    /// Step 19 for one instance, which the commit at `seq` left standing so: takes a snapshot when enough patches have
+    /// gathered.
+    pub(crate) fn take_snapshot_when_due(
+        &self,
+        instance: &InstanceId,
+        branch: &BranchName,
+        seq: Seq,
+        standing: &Standing,
+    ) -> Result<(), EngineError> {
+        let mut gathered = standing.gathered;
+        if let (Ok(Some(document)), RevisionOp::Patch) = (&standing.state, standing.last)
+            && let SnapshotPolicy {
+                interval: Some(interval),
+                retention,
+            } = self.options().snapshots
+        {
+            let patches = match gathered {
+                Some(patches) => patches,
+                None => *gathered.insert(self.patches_since_base(instance, branch, seq)?),
+            };
+            if patches >= interval.get() {
+                self.take_snapshot(instance, branch, seq, document, retention)?;
+                gathered = Some(0);
+            }
         }
-        let value = memory_wire::codec::encode(&document)?;
+        let key = HeadKey {
+            branch: branch.clone(),
+            instance: instance.clone(),
+        };
+        let head = Head {
+            seq,
+            op_index: standing.op_index as u64,
+            op: standing.last,
+            patches: gathered,
+        };
+        self.note_head(key, head);
+        Ok(())
+    }
+
+    fn take_snapshot(
+        &self,
+        instance: &InstanceId,
+        branch: &BranchName,
+        at: Seq,
+        document: &Value,
+        retention: Option<NonZeroU32>,
+    ) -> Result<(), EngineError> {
+        let value = memory_wire::codec::encode(document)?;
         let address = (branch.as_str(), instance.id.as_str(), instance.scope_key.as_str());
-        self.conn
+        let inserted = self
+            .conn
             .prepare_cached(
                 "INSERT OR REPLACE INTO snapshot (branch, id, scope_key, seq, value) VALUES (?1, ?2, ?3, ?4, ?5)",
             )?
             .execute(params![address.0, address.1, address.2, column::sql(at), value])?;
+        self.note_changes(inserted, Vec::new());
+        let mut pruned = Vec::new();
         if let Some(retention) = retention {
-            self.conn
-                .prepare_cached(
-                    "DELETE FROM snapshot WHERE branch = ?1 AND id = ?2 AND scope_key = ?3 AND seq NOT IN \
-                     (SELECT seq FROM snapshot WHERE branch = ?1 AND id = ?2 AND scope_key = ?3 ORDER BY seq DESC LIMIT ?4)",
-                )?
-                .execute(params![address.0, address.1, address.2, retention.get()])?;
+            let mut statement = self.conn.prepare_cached(
+                "DELETE FROM snapshot WHERE branch = ?1 AND id = ?2 AND scope_key = ?3 AND seq NOT IN \
+                 (SELECT seq FROM snapshot WHERE branch = ?1 AND id = ?2 AND scope_key = ?3 ORDER BY seq DESC LIMIT ?4) \
+                 RETURNING seq, value",
+            )?;
+            let mut rows = statement.query(params![address.0, address.1, address.2, retention.get()])?;
+            while let Some(row) = rows.next()? {
+                let key = HeadKey {
+                    branch: branch.clone(),
+                    instance: instance.clone(),
+                };
+                pruned.push(Pruned {
+                    key,
+                    seq: column::seq(row, 0)?,
+                    value: column::text(row, 1)?.to_owned(),
+                });
+            }
         }
+        self.note_changes(pruned.len(), pruned);
         Ok(())
     }
 

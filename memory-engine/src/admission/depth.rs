@@ -7,6 +7,7 @@ use memory_wire::patch::{PatchAction, PatchOp};
 use memory_wire::value::Value;
 
 use super::Admission;
+use super::operations::Written;
 use crate::error::EngineError;
 
 /// Nesting that a patch may bring without being looked at: half of what the codec accepts, so that documents made of such
@@ -15,12 +16,12 @@ const UNSUSPICIOUS: usize = codec::MAX_DEPTH / 2;
 
 impl Admission<'_, '_> {
     /// Makes sure that every document a patch of this commit may have deepened still has a text.
-    pub(super) fn check_depths(&self) -> Result<(), EngineError> {
+    pub(super) fn check_depths(&self, written: &Written) -> Result<(), EngineError> {
         for (index, operation) in self.apply.commit.operations.iter().enumerate() {
             if let Operation::Patch { patches, .. } = operation
                 && patches.iter().any(may_deepen)
                 && let Some(instance) = self.target(index, operation)?
-                && let Some(document) = self.engine.current(&instance, self.branch())?
+                && let Some(document) = written.state(&instance)?
             {
                 codec::encode(&document)?;
             }

@@ -134,7 +134,7 @@ impl Engine {
     /// The first step that fails decides; the store is then as before.
     pub fn apply_commit(&mut self, mut apply: ApplyCommit<'_>) -> Result<Applied, EngineError> {
         let sqlite = apply.sqlite.take();
-        self.transaction(|engine| engine.admit(&apply, sqlite))
+        self.commit_transaction(|engine| engine.admit(&apply, sqlite))
     }
 
     /// The steps, inside an open transaction.
@@ -163,7 +163,8 @@ impl Engine {
             return Err(EngineError::EmptyCommit);
         }
         // 6
-        if self.branch(&commit.branch)?.status != BranchStatus::Active {
+        // The default branch is always there and cannot be deleted (ENG-910).
+        if !commit.branch.is_empty() && self.branch(&commit.branch)?.status != BranchStatus::Active {
             return Err(EngineError::BranchNotActive(commit.branch.clone()));
         }
         // 7

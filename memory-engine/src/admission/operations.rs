@@ -10,11 +10,13 @@ use memory_wire::scope_key::{InstanceId, Scope};
 use memory_wire::value::{Object, Value};
 use memory_wire::well_known::EFFECTS_DOCUMENT;
 use rusqlite::params;
+use rustc_hash::FxHashMap;
 
 use super::conflicts::Layers;
 use super::content_addressed::Elided;
 use super::{Admission, Applied, SqliteOperations};
 use crate::column::{self, RevisionOp};
+use crate::document_cache::State;
 use crate::effects;
 use crate::engine::Engine;
 use crate::error::EngineError;
@@ -22,6 +24,7 @@ use crate::events::{self, Stamps};
 use crate::heads::{Head, HeadKey};
 use crate::lease::Holder;
 use crate::read::revision_key;
+use crate::snapshot::Standing;
 
 /// Identity of the placeholder rows an old store's commits must reference (ENG-128).
 mod legacy {
@@ -32,7 +35,8 @@ mod legacy {
 }
 
 impl Admission<'_, '_> {
-    /// Steps 13 to 19.
+    /// Steps 13 to 19. Everything that can refuse the commit is worked out before the first row is written, so that a
+    /// refused member of a group leaves nothing that would have to be undone (ENG-206).
     pub(super) fn write(
         &self,
         original: &str,
@@ -43,8 +47,7 @@ impl Admission<'_, '_> {
     ) -> Result<Applied, EngineError> {
         let commit = self.apply.commit;
         let seq = self.engine.server_seq()?.next();
-        self.insert_commit(seq, original, layers)?;
-        self.engine.note_commit(seq);
+        self.engine.note_commit(seq, self.branch());
         let mut written = Written::default();
         for (index, operation) in commit.operations.iter().enumerate() {
             if let Operation::Sqlite { db, sql, params } = operation {
@@ -59,26 +62,37 @@ impl Admission<'_, '_> {
             } else if !elided.contains(&index)
                 && let Some(instance) = self.target(index, operation)?
             {
-                let content = self.content(index, operation, &instance, seq, stamps)?;
-                self.write_revision(&mut written, instance, seq, index, content)?;
+                let change = self.change(index, operation, &instance, seq, stamps)?;
+                self.revise(&mut written, instance, seq, index, change)?;
             }
         }
-        self.check_depths()?;
-        self.check_reserved_references(original, &written.instances)?;
+        self.check_depths(&written)?;
+        self.check_reserved_references(original, &written)?;
         if self.apply.class == CommitClass::Derived {
             self.advance_stream_watermarks(&mut written, seq)?;
         }
-        self.engine
+        let settled = written.settle()?;
+        self.insert_commit(seq, original, layers)?;
+        for row in &settled.rows {
+            self.insert_revision(seq, row)?;
+        }
+        for (instance, outcome) in &settled.instances {
+            self.move_head(instance, seq, outcome)?;
+        }
+        let moved = self
+            .engine
             .conn
             .prepare_cached("UPDATE branch SET head_seq = MAX(head_seq, ?2) WHERE name = ?1")?
             .execute(params![self.branch().as_str(), column::sql(seq)])?;
-        for instance in &written.instances {
-            self.engine.settle_instance(instance, self.branch())?;
+        self.engine.note_changes(moved, Vec::new());
+        for (instance, outcome) in &settled.instances {
+            self.engine
+                .take_snapshot_when_due(instance, self.branch(), seq, outcome)?;
         }
         Ok(Applied {
             seq,
             branch: self.branch().clone(),
-            revisions: written.revisions,
+            revisions: settled.rows.into_iter().map(|row| row.revision).collect(),
             replayed: false,
             elided_op_indexes: Some(elided.into_iter().collect::<Vec<_>>())
                 .filter(|elided| !elided.is_empty()),
@@ -114,7 +128,8 @@ impl Admission<'_, '_> {
                 ))
             });
         let delegated = apply.delegated;
-        self.engine
+        let inserted = self
+            .engine
             .conn
             .prepare_cached(
                 "INSERT INTO \"commit\" (seq, branch, session_id, local_seq, invocation_ref, authorization_ref, original, \
@@ -141,32 +156,32 @@ impl Admission<'_, '_> {
                 delegated.and_then(|d| d.acting_session.as_ref()).map(SessionId::as_str).filter(|s| !s.is_empty()),
                 delegated.map(|d| d.capability_ref.as_str()),
             ])?;
+        self.engine.note_changes(inserted, Vec::new());
         Ok(())
     }
 
-    /// What an operation stores, stamped.
-    fn content(
+    /// What an operation does to its instance, stamped.
+    fn change(
         &self,
         index: usize,
         operation: &Operation,
         instance: &InstanceId,
         seq: Seq,
         stamps: &Stamps,
-    ) -> Result<RevisionContent, EngineError> {
+    ) -> Result<Change, EngineError> {
         let issues_effects = self.apply.class == CommitClass::Derived && instance.id == EFFECTS_DOCUMENT;
         match operation {
             Operation::Set { value, .. } => {
                 if value.as_object().is_none() {
                     return Err(EngineError::SetNeedsDocument);
                 }
-                let document = match stamps.of(index) {
+                Ok(Change::Set(match stamps.of(index) {
                     Some(stamps) => events::stamp_document(value, stamps, seq),
                     None if issues_effects => {
                         effects::stamp_document(value, seq).unwrap_or_else(|| value.clone())
                     }
                     None => value.clone(),
-                };
-                Ok(RevisionContent::Set { document })
+                }))
             }
             Operation::Patch { patches, .. } => {
                 let stamped: Option<Vec<PatchOp>> = match stamps.of(index) {
@@ -178,54 +193,57 @@ impl Admission<'_, '_> {
                     }
                     None => None,
                 };
-                Ok(RevisionContent::Patch {
-                    patches: patches_to_value(stamped.as_deref().unwrap_or(patches)),
-                })
+                Ok(Change::Patch(stamped.unwrap_or_else(|| patches.clone())))
             }
-            Operation::Delete { .. } | Operation::Sqlite { .. } => Ok(RevisionContent::Delete),
+            Operation::Delete { .. } | Operation::Sqlite { .. } => Ok(Change::Delete),
         }
     }
 
-    /// Stores one revision and moves the head to it (ENG-351).
-    fn write_revision(
+    /// Works out what one operation leaves behind. From here on the instance reads as it will be stored.
+    fn revise(
         &self,
         written: &mut Written,
         instance: InstanceId,
         seq: Seq,
         op_index: usize,
-        content: RevisionContent,
+        change: Change,
     ) -> Result<(), EngineError> {
-        let (op, data) = match &content {
-            RevisionContent::Set { document } => (RevisionOp::Set, Some(codec::encode(document)?)),
-            RevisionContent::Patch { patches } => (RevisionOp::Patch, Some(codec::encode(patches)?)),
-            RevisionContent::Delete => (RevisionOp::Delete, None),
-        };
         let branch = self.branch();
-        let address = (branch.as_str(), instance.id.as_str(), instance.scope_key.as_str());
-        self.engine
-            .conn
-            .prepare_cached(
-                "INSERT INTO revision (branch, id, scope_key, seq, op_index, op, data, commit_seq) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?4)",
-            )?
-            .execute(params![
-                address.0,
-                address.1,
-                address.2,
-                column::sql(seq),
-                op_index as i64,
-                op.as_str(),
-                data
-            ])?;
-        self.engine
-            .conn
-            .prepare_cached(
-                "INSERT INTO head (branch, id, scope_key, seq, op_index, op) VALUES (?1, ?2, ?3, ?4, ?5, ?6) \
-                 ON CONFLICT (branch, id, scope_key) DO UPDATE SET seq = excluded.seq, op_index = excluded.op_index, \
-                 op = excluded.op",
-            )?
-            .execute(params![address.0, address.1, address.2, column::sql(seq), op_index as i64, op.as_str()])?;
-        let head_key = HeadKey {
+        if !written.instances.contains_key(&instance) {
+            // What is replaced need not be known.
+            let before = match change {
+                Change::Patch(_) => self.engine.standing(&instance, branch)?,
+                Change::Set(_) | Change::Delete => Standing::replaced(None, 0, op_index),
+            };
+            written.order.push(instance.clone());
+            written.instances.insert(instance.clone(), before);
+        }
+        let Some(standing) = written.instances.get_mut(&instance) else {
+            return Ok(());
+        };
+        let (op, content, data) = match change {
+            Change::Set(document) => {
+                let data = codec::encode(&document)?;
+                *standing = Standing::replaced(Some(document.clone()), data.len(), op_index);
+                (RevisionOp::Set, RevisionContent::Set { document }, Some(data))
+            }
+            Change::Patch(patches) => {
+                let list = patches_to_value(&patches);
+                let data = codec::encode(&list)?;
+                standing.patched(&patches, data.len(), op_index);
+                (
+                    RevisionOp::Patch,
+                    RevisionContent::Patch { patches: list },
+                    Some(data),
+                )
+            }
+            Change::Delete => {
+                *standing = Standing::replaced(None, 0, op_index);
+                (RevisionOp::Delete, RevisionContent::Delete, None)
+            }
+        };
+        // Later steps of this commit, and later members of its group, read it from here.
+        let key = HeadKey {
             branch: branch.clone(),
             instance: instance.clone(),
         };
@@ -233,64 +251,159 @@ impl Admission<'_, '_> {
             seq,
             op_index: op_index as u64,
             op,
+            patches: None,
         };
-        self.engine.note_head(head_key, head);
-        if let (RevisionContent::Set { document }, Some(data)) = (&content, &data) {
+        self.engine.note_head(key, head);
+        if let Ok(state) = &standing.state {
             let key = revision_key(&instance, branch, seq, op_index as u64);
-            self.engine.remember(key, Some(document.clone()), data.len());
+            self.engine.remember(key, state.clone(), standing.weight);
         }
-        written.revisions.push(AppliedRevision {
-            id: instance.id.clone(),
-            scope: Some(instance.scope_key.scope()).filter(|scope| *scope != Scope::Space),
-            scope_key: instance.scope_key.clone(),
-            branch: branch.clone(),
-            seq,
-            op_index,
-            commit_seq: seq,
-            content,
+        written.rows.push(Row {
+            data,
+            op,
+            revision: AppliedRevision {
+                id: instance.id,
+                scope: Some(instance.scope_key.scope()).filter(|scope| *scope != Scope::Space),
+                scope_key: instance.scope_key,
+                branch: branch.clone(),
+                seq,
+                op_index,
+                commit_seq: seq,
+                content,
+            },
         });
-        if written.seen.insert(instance.clone()) {
-            written.instances.push(instance);
-        }
+        Ok(())
+    }
+
+    /// Stores one revision (ENG-351).
+    fn insert_revision(&self, seq: Seq, row: &Row) -> Result<(), EngineError> {
+        let Row { revision, op, data } = row;
+        let changed = self
+            .engine
+            .conn
+            .prepare_cached(
+                "INSERT INTO revision (branch, id, scope_key, seq, op_index, op, data, commit_seq) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?4)",
+            )?
+            .execute(params![
+                self.branch().as_str(),
+                revision.id.as_str(),
+                revision.scope_key.as_str(),
+                column::sql(seq),
+                revision.op_index as i64,
+                op.as_str(),
+                data
+            ])?;
+        self.engine.note_changes(changed, Vec::new());
+        Ok(())
+    }
+
+    /// Moves an instance's head to its last revision of this commit (ENG-351).
+    fn move_head(&self, instance: &InstanceId, seq: Seq, standing: &Standing) -> Result<(), EngineError> {
+        let changed = self
+            .engine
+            .conn
+            .prepare_cached(
+                "INSERT INTO head (branch, id, scope_key, seq, op_index, op) VALUES (?1, ?2, ?3, ?4, ?5, ?6) \
+                 ON CONFLICT (branch, id, scope_key) DO UPDATE SET seq = excluded.seq, op_index = excluded.op_index, \
+                 op = excluded.op",
+            )?
+            .execute(params![
+                self.branch().as_str(),
+                instance.id.as_str(),
+                instance.scope_key.as_str(),
+                column::sql(seq),
+                standing.op_index as i64,
+                standing.op().as_str()
+            ])?;
+        self.engine.note_changes(changed, Vec::new());
         Ok(())
     }
 
     /// Step 17 (ENG-540, 541): the watermark of every stream this derived commit touched, as a revision of its own.
     fn advance_stream_watermarks(&self, written: &mut Written, seq: Seq) -> Result<(), EngineError> {
-        for instance in written.instances.clone() {
+        for instance in written.order.clone() {
             if !memory_wire::well_known::is_stream_sidecar(&instance.id) {
                 continue;
             }
-            let document = self.engine.current(&instance, self.branch())?;
+            let document = written.state(&instance)?;
             let Some(advance) = document.as_ref().and_then(events::watermark_advance) else {
                 continue;
             };
             let op_index = written
-                .revisions
+                .rows
                 .iter()
-                .map(|revision| revision.op_index + 1)
+                .map(|row| row.revision.op_index + 1)
                 .max()
                 .unwrap_or(0);
-            let patches = patches_to_value(&[advance]);
-            self.write_revision(
-                written,
-                instance,
-                seq,
-                op_index,
-                RevisionContent::Patch { patches },
-            )?;
+            self.revise(written, instance, seq, op_index, Change::Patch(vec![advance]))?;
         }
         Ok(())
     }
 }
 
-/// What a commit has written so far.
+/// What an operation does to its instance.
+enum Change {
+    Set(Value),
+    Patch(Vec<PatchOp>),
+    Delete,
+}
+
+/// A revision to store.
+struct Row {
+    revision: AppliedRevision,
+    op: RevisionOp,
+    /// Column `data`.
+    data: Option<String>,
+}
+
+/// What a commit will have written.
 #[derive(Default)]
-struct Written {
+pub(super) struct Written {
     /// Each instance once, in the order first written.
-    instances: Vec<InstanceId>,
-    seen: rustc_hash::FxHashSet<InstanceId>,
-    revisions: Vec<AppliedRevision>,
+    order: Vec<InstanceId>,
+    instances: FxHashMap<InstanceId, Standing>,
+    rows: Vec<Row>,
+}
+
+/// A commit with nothing left to refuse.
+struct Settled {
+    rows: Vec<Row>,
+    instances: Vec<(InstanceId, Standing)>,
+}
+
+impl Written {
+    /// The instances written, in the order first written.
+    pub(super) fn instances(&self) -> &[InstanceId] {
+        &self.order
+    }
+
+    /// What an instance will be.
+    pub(super) fn state(&self, instance: &InstanceId) -> Result<State, EngineError> {
+        match self.instances.get(instance).map(|standing| &standing.state) {
+            Some(Ok(state)) => Ok(state.clone()),
+            Some(Err(error)) => Err(error.clone().into()),
+            None => Ok(None),
+        }
+    }
+
+    /// The patch validity check (ENG-381): every instance's last state has to be had; what lies before it has not.
+    fn settle(mut self) -> Result<Settled, EngineError> {
+        let mut instances = Vec::with_capacity(self.order.len());
+        for instance in self.order {
+            let Some(standing) = self.instances.remove(&instance) else {
+                continue;
+            };
+            if let Err(error) = &standing.state {
+                return Err(error.clone().into());
+            }
+            instances.push((instance, standing));
+        }
+        Ok(Settled {
+            rows: self.rows,
+            instances,
+        })
+    }
 }
 
 /// Column `resolution` (ENG-122).

@@ -16,6 +16,7 @@ use memory_wire::value::Value;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Admission;
+use super::operations::Written;
 use crate::document_cache::SchemaReferences;
 use crate::error::EngineError;
 use crate::refusal::Refusal;
@@ -119,16 +120,16 @@ impl Admission<'_, '_> {
     pub(super) fn check_reserved_references(
         &self,
         original: &str,
-        written: &[InstanceId],
+        written: &Written,
     ) -> Result<(), EngineError> {
         let mentioned = original.contains(SCHEMA_REF_PREFIX) || original.contains(SCHEMA_CAS_PREFIX);
         let suspects = if mentioned {
-            written.to_vec()
+            written.instances().to_vec()
         } else {
             self.instances_with_moves()?
         };
         for instance in &suspects {
-            let state = self.engine.current(instance, self.branch())?;
+            let state = written.state(instance)?;
             if let Some(reference) = state.and_then(|document| find_reserved_reference(&document, REGIME)) {
                 return Err(Refusal::ReservedReference(reference).into());
             }

@@ -134,6 +134,8 @@ pub(crate) enum Action {
 #[derive(Default)]
 struct Client {
     next: u64,
+    /// Numbers it has passed over.
+    skipped: Vec<u64>,
     /// The highest seq it has seen; what it reads, it reads as of this.
     seen: u64,
     /// Its commits since, with what each wrote. Some were refused, which it does not know yet.
@@ -207,13 +209,26 @@ impl Schedule {
             }
             _ => {
                 let who = self.entropy.below(self.submitters.len() as u64) as usize;
-                let local_seq = self.clients[who].next;
-                self.clients[who].next += 1;
+                let local_seq = self.next_local_seq(who);
                 let submission = self.submission(who, local_seq, model);
                 self.sent.push(submission.clone());
                 Action::Commit(submission)
             }
         }
+    }
+
+    /// The next localSeq of a client; now and then one is skipped and used later.
+    fn next_local_seq(&mut self, who: usize) -> u64 {
+        let (entropy, client) = (&mut self.entropy, &mut self.clients[who]);
+        if !client.skipped.is_empty() && entropy.one_in(2) {
+            return client.skipped.remove(0);
+        }
+        if entropy.one_in(6) {
+            client.skipped.push(client.next);
+            client.next += 1;
+        }
+        client.next += 1;
+        client.next - 1
     }
 
     /// Tells a client what became of its commit.

@@ -1,0 +1,109 @@
+//! Taking one member's commits out of a group again (ENG-206, field fault F39). A member is worked out before it writes,
+//! so a refused one has written nothing; what is left are panics of its caller after it wrote. For those the rows are
+//! removed by name. That costs a group without such an accident nothing, where a savepoint costs it a copy of every page
+//! a member touches.
+
+use memory_wire::ids::{BranchName, Seq};
+use rusqlite::params;
+
+use crate::column;
+use crate::document_cache::Layer;
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::heads::HeadKey;
+
+/// What the writes of commits were, as far as heads and states do not tell.
+#[derive(Debug, Default)]
+pub(crate) struct Undo {
+    /// Commits written, with their branches.
+    pub(crate) commits: Vec<(Seq, BranchName)>,
+    /// Snapshots that had to go.
+    pub(crate) pruned: Vec<Pruned>,
+    /// Rows changed by all that.
+    pub(crate) changes: u64,
+}
+
+/// A snapshot that was deleted.
+#[derive(Debug)]
+pub(crate) struct Pruned {
+    pub(crate) key: HeadKey,
+    pub(crate) seq: Seq,
+    pub(crate) value: String,
+}
+
+impl Undo {
+    pub(crate) fn absorb(&mut self, later: Undo) {
+        self.commits.extend(later.commits);
+        self.pruned.extend(later.pruned);
+        self.changes += later.changes;
+    }
+}
+
+impl Engine {
+    /// Removes what a member wrote. `changes` is how many rows it changed; if commits do not account for all of them,
+    /// nothing can be said about the rest. Returns whether the group is as it was.
+    pub(crate) fn undo(&self, member: &Layer, changes: u64) -> bool {
+        if member.undo.changes != changes || member.removed {
+            return false;
+        }
+        match self.remove(member) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(%error, "a member could not be taken out of its group");
+                false
+            }
+        }
+    }
+
+    fn remove(&self, member: &Layer) -> Result<(), EngineError> {
+        for (seq, _) in &member.undo.commits {
+            for table in [
+                "DELETE FROM snapshot WHERE seq = ?1",
+                "DELETE FROM revision WHERE commit_seq = ?1",
+                "DELETE FROM \"commit\" WHERE seq = ?1",
+            ] {
+                self.conn.prepare_cached(table)?.execute([column::sql(*seq)])?;
+            }
+        }
+        for key in member.heads.keys() {
+            let address = params![
+                key.branch.as_str(),
+                key.instance.id.as_str(),
+                key.instance.scope_key.as_str()
+            ];
+            self.conn
+                .prepare_cached("DELETE FROM head WHERE branch = ?1 AND id = ?2 AND scope_key = ?3")?
+                .execute(address)?;
+            self.conn
+                .prepare_cached(
+                    "INSERT INTO head (branch, id, scope_key, seq, op_index, op) \
+                     SELECT branch, id, scope_key, seq, op_index, op FROM revision \
+                     WHERE branch = ?1 AND id = ?2 AND scope_key = ?3 ORDER BY seq DESC, op_index DESC LIMIT 1",
+                )?
+                .execute(address)?;
+        }
+        for Pruned { key, seq, value } in &member.undo.pruned {
+            self.conn
+                .prepare_cached(
+                    "INSERT OR REPLACE INTO snapshot (branch, id, scope_key, seq, value) VALUES (?1, ?2, ?3, ?4, ?5)",
+                )?
+                .execute(params![
+                    key.branch.as_str(),
+                    key.instance.id.as_str(),
+                    key.instance.scope_key.as_str(),
+                    column::sql(*seq),
+                    value
+                ])?;
+        }
+        for (_, branch) in &member.undo.commits {
+            // A branch stands at its newest commit, or where it was forked.
+            self.conn
+                .prepare_cached(
+                    "UPDATE branch SET head_seq = MAX(created_seq, COALESCE((SELECT MAX(seq) FROM \"commit\" \
+                     WHERE branch = ?1), 0)) WHERE name = ?1",
+                )?
+                .execute([branch.as_str()])?;
+        }
+        Ok(())
+    }
+}
