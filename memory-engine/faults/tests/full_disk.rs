@@ -161,6 +161,137 @@ fn a_failing_read_refuses_by_name_and_reading_resumes_without_restart() {
     endure_all(&[|from| Fault::Read { from }], |asked| asked.reads);
 }
 
+/// As [`endure`], with commits of three sessions that wait together and share transactions: each member of a group that
+/// meets the fault is told, and none of what was told to have failed is there.
+fn endure_in_groups(seed: u64, length: usize, fault: Fault) -> Result<usize, String> {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::watch(dir.path());
+    let path = dir.path().canonicalize().unwrap().join(FILE);
+    let actor = ActorOptions {
+        max_group: 8,
+        ..ActorOptions::default()
+    };
+    let open = || EngineHandle::new(StoreLocation::File(path.clone()), workload::options(), actor);
+    let mut dice = workload::Dice::new(seed);
+    let mut sessions = ["s1", "s2", "s3"].map(|session| (session, workload::of_session(session)));
+    let mut next = || {
+        let (session, commits) = &mut sessions[dice.below(3) as usize];
+        (*session, commits.next().expect("there is no end of commits"))
+    };
+    let commits: Vec<(&'static str, ClientCommit)> = (0..length).map(|_| next()).collect();
+    let (before, after) = commits.split_at(length / 3);
+    let submit = |handle: &EngineHandle, commits: &[(&'static str, ClientCommit)]| {
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        drop(handle.turn(move |_| held.recv().is_err()));
+        let replies: Vec<_> = commits
+            .iter()
+            .map(|(session, commit)| {
+                let (session, commit) = (*session, commit.clone());
+                handle.write(move |engine| {
+                    workload::apply(engine, session, &commit).map(|applied| applied.seq.0)
+                })
+            })
+            .collect();
+        drop(release);
+        let answers = replies
+            .into_iter()
+            .map(|reply| reply.wait().and_then(|answer| answer));
+        answers.collect::<Vec<_>>()
+    };
+    let mut acknowledged: Vec<Acknowledged> = Vec::new();
+    let note = |(session, commit): &(&str, ClientCommit), seq| Acknowledged {
+        session: workload::key(session),
+        local_seq: commit.local_seq.0,
+        seq,
+    };
+    let first = open();
+    for (commit, answer) in before.iter().zip(submit(&first, before)) {
+        acknowledged.push(note(commit, answer.unwrap()));
+    }
+    first.close().wait().unwrap();
+    drop(first);
+    // The second handle reads its pages anew, in the middle of its groups.
+    let handle = open();
+    disk.break_it(fault);
+    let answers = submit(&handle, after);
+    disk.mend();
+    let mut failed = Vec::new();
+    for (commit, answer) in after.iter().zip(answers) {
+        match answer {
+            Ok(seq) => acknowledged.push(note(commit, seq)),
+            Err(error) if tells(&error, fault) => failed.push(commit),
+            Err(error) => return Err(format!("commit {} failed with {error:?}", commit.1.local_seq)),
+        }
+    }
+    let newest = acknowledged.iter().map(|told| told.seq).max();
+    let seen = handle
+        .turn(|engine| engine.server_seq())
+        .wait()
+        .and_then(|seq| seq);
+    if seen.as_ref().ok().map(|seq| seq.0) != newest {
+        return Err(format!("{newest:?} was acknowledged, {seen:?} is there"));
+    }
+    for commit in &failed {
+        let (session, commit) = (commit.0, commit.1.clone());
+        let (key, local_seq) = (workload::key(session), commit.local_seq);
+        let written = handle.write(move |engine| workload::apply(engine, session, &commit));
+        let applied = written
+            .wait()
+            .and_then(|answer| answer)
+            .map_err(|error| format!("on the mended disk: {error:?}"))?;
+        if applied.replayed {
+            return Err(format!(
+                "commit {local_seq} of {session} was there although it had failed"
+            ));
+        }
+        acknowledged.push(Acknowledged {
+            session: key,
+            local_seq: local_seq.0,
+            seq: applied.seq.0,
+        });
+    }
+    handle.close().wait().unwrap();
+    drop(handle);
+    audit(&path, &acknowledged)?;
+    Ok(failed.len())
+}
+
+/// Groups under every fault, at every occasion.
+#[test]
+fn a_group_that_meets_a_fault_fails_by_name_and_whole() {
+    let (from, count) = (number("LONG_FROM", 0), number("LONG_COUNT", 1));
+    let (length, stride) = if std::env::var("LONG_COUNT").is_ok() {
+        (60, 1)
+    } else {
+        (24, 9)
+    };
+    let faults: [fn(u64) -> Fault; 5] = [
+        |from| Fault::Read { from },
+        |from| Fault::Full { from },
+        |from| Fault::NoGrowth { from },
+        |from| Fault::Write { from },
+        |from| Fault::Sync { from },
+    ];
+    let (mut occasions, mut failures) = (0, 0);
+    for seed in from..from + count {
+        for fault in faults {
+            for nth in (0..).step_by(stride) {
+                let fault = fault(nth);
+                let failed = endure_in_groups(seed, length, fault)
+                    .unwrap_or_else(|wrong| panic!("seed {seed}, {fault:?}: {wrong}"));
+                occasions += 1;
+                failures += failed;
+                if failed == 0 {
+                    // Beyond the last occasion.
+                    break;
+                }
+            }
+        }
+    }
+    println!("{failures} failed commits on {occasions} occasions");
+    assert!(failures > occasions);
+}
+
 /// A space whose files were closed when the disk became full cannot even be given the index of its log; it is read all the
 /// same, and written once there is room.
 #[test]
