@@ -426,3 +426,49 @@ fn rollback(conn: &Connection, statement: &str) {
         tracing::debug!(%error, statement, "rollback found nothing to undo");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use memory_wire::ids::LocalSeq;
+    use memory_wire::message::{ClientCommit, CommitParts, Operation};
+    use memory_wire::value;
+
+    use super::*;
+    use crate::ApplyCommit;
+
+    /// When the disk fails it, SQLite ends the whole transaction by itself, in the middle of a group. What comes after in
+    /// the group must not land on its own, and all of the group is lost.
+    #[test]
+    fn a_transaction_that_sqlite_ended_by_itself_loses_its_whole_group() {
+        let mut engine = Engine::in_memory(EngineOptions::default()).unwrap();
+        let apply = |engine: &mut Engine, local_seq: u64| {
+            let operation = Operation::Set {
+                id: format!("of:{local_seq}").as_str().into(),
+                scope: memory_wire::Scope::Space,
+                value: value!({ "value": 1 }),
+            };
+            let parts = CommitParts {
+                operations: vec![operation],
+                ..CommitParts::default()
+            };
+            let commit = ClientCommit::build(LocalSeq(local_seq), parts);
+            let applied = engine.apply_commit(ApplyCommit::authored(&"s".into(), None, &commit, 0));
+            applied.map(|applied| applied.seq)
+        };
+        assert_eq!(apply(&mut engine, 1).unwrap(), Seq(1));
+        let group = engine.group(|engine| {
+            assert_eq!(apply(engine, 2).unwrap(), Seq(2));
+            let inside: Result<(), EngineError> = engine.transaction(|engine| {
+                engine.conn.execute_batch("ROLLBACK")?;
+                Err(EngineError::StoreFull("no room".into()))
+            });
+            assert!(matches!(inside, Err(EngineError::StoreFull(_))));
+            // The reason is passed on, to the next member and to the group.
+            assert!(matches!(apply(engine, 3), Err(EngineError::StoreFull(_))));
+        });
+        assert!(matches!(group, Err(EngineError::StoreFull(_))));
+        assert_eq!(engine.server_seq().unwrap(), Seq(1));
+        assert_eq!(apply(&mut engine, 3).unwrap(), Seq(2));
+        assert!(engine.read_space_value(&"of:2".into()).unwrap().is_none());
+    }
+}
