@@ -241,6 +241,50 @@ fn eng_1012_a_refresh_reports_a_schema_document_that_metadata_names_by_hash() {
 }
 
 #[test]
+fn eng_1012_what_comes_to_be_behind_an_elements_link_is_found_by_a_refresh() {
+    let mut store = Store::new();
+    store.write("of:leaf", value!(1));
+    store.write("of:next", value!({}));
+    let schema = value!({ "type": "object", "properties": {} });
+    let with = |id: &str, path: Value| value!({ "/": { "link@1": { "id": id, "path": path, "schema": (schema.clone()) } } });
+    // An element's link is followed whatever its schema says (TRV-603), and all three of these lead nowhere yet.
+    let onwards = value!({ "/": { "link@1": { "id": "of:next", "path": ["x"] } } });
+    let narrowed = with("of:next", value!(["y"]));
+    for (id, content) in [
+        ("of:plain", value!({})),
+        ("of:chain", onwards),
+        ("of:narrowed", narrowed),
+    ] {
+        store.write(id, content);
+    }
+    let list = value!([
+        (with("of:plain", value!(["x"]))),
+        (with("of:chain", value!([]))),
+        (link("of:narrowed"))
+    ]);
+    store.write("of:root", list);
+    let query = query(&[("of:root", value!(true))]);
+    let leads = value!({ "z": (link("of:leaf")) });
+    for (id, content) in [
+        ("of:plain", value!({ "x": (leads.clone()) })),
+        ("of:chain", leads.clone()),
+        ("of:next", value!({ "x": (leads.clone()) })),
+        ("of:next", value!({ "y": (leads.clone()) })),
+    ] {
+        let before: Value = match id {
+            "of:chain" => value!({ "/": { "link@1": { "id": "of:next", "path": ["x"] } } }),
+            _ => value!({}),
+        };
+        let mut graph = store.track(&query);
+        assert!(!graph.tracks(&InstanceId::space("of:leaf")), "{id}");
+        let dirty = store.write(id, content);
+        graph.refresh(store.engine.reader(), &dirty).unwrap().unwrap();
+        assert!(graph.tracks(&InstanceId::space("of:leaf")), "{id}");
+        store.write(id, before);
+    }
+}
+
+#[test]
 fn eng_1050_schema_documents_of_delivered_documents_come_along_and_leave_again() {
     let mut store = Store::new();
     let schema = value!({ "type": "object", "properties": { "a": { "type": "string" } } });

@@ -1,7 +1,7 @@
 //! Any data, any changes: a refreshed graph is a fresh one, and what was reported and retracted on the way adds up to
 //! it. A long run (`cargo xtask long engine-tracked-graphs`): each seed is a block of cases.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -258,7 +258,7 @@ fn case() -> impl Strategy<Value = Case> {
             first(Scope::Space, if dialect.deletes { 0.7 } else { 1.0 }),
             first(Scope::User, if dialect.scopes { 0.5 } else { 0.0 }),
             root(),
-            prop::collection::vec(step, 1..8),
+            prop::collection::vec(step, 2..9),
         )
             .prop_map(|(mut initial, scoped, root, steps)| {
                 initial.extend(scoped);
@@ -288,66 +288,113 @@ fn present(held: &Held) -> Held {
         .collect()
 }
 
-fn commit(store: &mut Store, writes: &[Write]) -> FxHashSet<InstanceId> {
-    let ids: Vec<String> = writes.iter().map(|write| id(write.document)).collect();
-    let writes: Vec<(&str, Scope, Option<Value>)> = ids
-        .iter()
-        .zip(writes)
-        .map(|(id, write)| (id.as_str(), write.scope, write.content.clone()))
-        .collect();
-    match writes.is_empty() {
-        true => FxHashSet::default(),
-        false => store.commit("alice", &writes),
+/// One store for many cases, each with documents of its own.
+struct World {
+    store: Store,
+    cases: u64,
+    refreshes: u64,
+    evaluations: u64,
+}
+
+impl World {
+    fn id(&self, n: usize) -> String {
+        format!("of:{}-{n}", self.cases)
+    }
+
+    /// The same value with the ids of this case.
+    fn own(&self, value: &Value) -> Value {
+        match value {
+            Value::String(text) => match text.as_str().and_then(|text| text.strip_prefix("of:")) {
+                Some(n) => Value::from(format!("of:{}-{n}", self.cases)),
+                None => value.clone(),
+            },
+            Value::Array(array) => array
+                .elements()
+                .map(|(_, element)| self.own(element))
+                .collect::<Vec<_>>()
+                .into(),
+            Value::Object(object) => {
+                let members = object.iter().map(|(key, member)| (key.clone(), self.own(member)));
+                Value::Object(members.collect::<Object>())
+            }
+            other => other.clone(),
+        }
+    }
+
+    fn commit(&mut self, writes: &[Write]) -> FxHashSet<InstanceId> {
+        if writes.is_empty() {
+            return FxHashSet::default();
+        }
+        let ids: Vec<String> = writes.iter().map(|write| self.id(write.document)).collect();
+        let contents = writes
+            .iter()
+            .map(|write| write.content.as_ref().map(|content| self.own(content)));
+        let writes: Vec<(&str, Scope, Option<Value>)> = ids
+            .iter()
+            .zip(writes)
+            .zip(contents)
+            .map(|((id, write), content)| (id.as_str(), write.scope, content))
+            .collect();
+        self.store.commit("alice", &writes)
+    }
+
+    fn asked(&self, roots: &[(usize, Value)]) -> GraphQuery {
+        let ids: Vec<String> = roots.iter().map(|(n, _)| self.id(*n)).collect();
+        let schemas = roots.iter().map(|(_, schema)| schema.clone());
+        query(&ids.iter().map(String::as_str).zip(schemas).collect::<Vec<_>>())
+    }
+
+    fn track(&self, roots: &[(usize, Value)]) -> TrackedGraph {
+        self.store.track(&self.asked(roots))
     }
 }
 
-fn refreshes_equal_fresh(case: Case, counts: &Counts) -> TestCaseResult {
-    let mut store = Store::new();
-    commit(&mut store, &case.initial);
+fn refreshes_equal_fresh(case: Case, world: &mut World) -> TestCaseResult {
+    world.cases += 1;
+    world.commit(&case.initial);
     let mut roots = vec![case.root];
-    let asked = |roots: &[(usize, Value)]| {
-        let ids: Vec<String> = roots.iter().map(|(n, _)| id(*n)).collect();
-        let roots: Vec<(&str, Value)> = ids
-            .iter()
-            .zip(roots)
-            .map(|(id, (_, s))| (id.as_str(), s.clone()))
-            .collect();
-        query(&roots)
-    };
-    let mut graph = store.track(&asked(&roots));
+    let mut graph = world.track(&roots);
     let mut client = held(&graph);
     for step in case.steps {
         let mut learns_all = true;
         match step {
             Step::Commit(writes) => {
-                let dirty = commit(&mut store, &writes);
+                let dirty = world.commit(&writes);
                 learns_all = !dirty.iter().any(|instance| graph.awaits(instance));
                 let before = graph.work();
-                if let Some(changes) = graph.refresh(store.engine.reader(), &dirty).unwrap() {
+                if let Some(changes) = graph.refresh(world.store.engine.reader(), &dirty).unwrap() {
                     client.extend(changes.snapshots.iter().map(entry));
                     for instance in &changes.unreached {
                         prop_assert!(client.remove(instance).is_some(), "{:?} was not held", instance);
                     }
-                    counts.refreshes.set(counts.refreshes.get() + 1);
-                    let evaluations = graph.work().evaluations - before.evaluations;
-                    counts.evaluations.set(counts.evaluations.get() + evaluations);
+                    world.refreshes += 1;
+                    world.evaluations += graph.work().evaluations - before.evaluations;
                 }
             }
             Step::Elsewhere(n) => {
                 let content = Some(value!({ "value": (n as f64) }));
-                let dirty = store.commit("bob", &[(id(n).as_str(), Scope::User, content)]);
-                prop_assert!(graph.refresh(store.engine.reader(), &dirty).unwrap().is_none());
+                let id = world.id(n);
+                let dirty = world.store.commit("bob", &[(id.as_str(), Scope::User, content)]);
+                prop_assert!(
+                    graph
+                        .refresh(world.store.engine.reader(), &dirty)
+                        .unwrap()
+                        .is_none()
+                );
             }
             Step::Extend(n, schema) => {
                 let root = (n, schema);
                 let extended = graph
-                    .extend(store.engine.reader(), &asked(std::slice::from_ref(&root)))
+                    .extend(
+                        world.store.engine.reader(),
+                        &world.asked(std::slice::from_ref(&root)),
+                    )
                     .unwrap();
                 client.extend(extended.iter().map(entry));
                 roots.push(root);
             }
         }
-        let fresh = store.track(&asked(&roots));
+        let fresh = world.track(&roots);
         let (now, expected) = (present(&held(&graph)), present(&held(&fresh)));
         prop_assert_eq!(&client, &held(&graph));
         if learns_all {
@@ -360,15 +407,7 @@ fn refreshes_equal_fresh(case: Case, counts: &Counts) -> TestCaseResult {
             client = held(&graph);
         }
     }
-    counts.cases.set(counts.cases.get() + 1);
     Ok(())
-}
-
-#[derive(Default)]
-struct Counts {
-    cases: Cell<u64>,
-    refreshes: Cell<u64>,
-    evaluations: Cell<u64>,
 }
 
 fn setting(name: &str, default: u64) -> u64 {
@@ -386,7 +425,8 @@ fn a_refreshed_graph_equals_a_fresh_one() {
     let known = known
         .filter(|line| !line.is_empty() && !line.starts_with('#'))
         .map(|line| line.parse().expect("a seed is a number"));
-    let (strategy, counts) = (case(), Counts::default());
+    let strategy = case();
+    let (mut cases, mut refreshes, mut evaluations) = (0, 0, 0);
     for seed in known.chain(from..from + setting("LONG_COUNT", SMOKE)) {
         let config = Config {
             cases: CASES_A_SEED,
@@ -395,21 +435,20 @@ fn a_refreshed_graph_equals_a_fresh_one() {
             rng_seed: RngSeed::Fixed(seed),
             ..Config::default()
         };
-        if let Err(failure) =
-            TestRunner::new(config).run(&strategy, |case| refreshes_equal_fresh(case, &counts))
-        {
+        let world = RefCell::new(World {
+            store: Store::new(),
+            cases: 0,
+            refreshes: 0,
+            evaluations: 0,
+        });
+        let check = |case| refreshes_equal_fresh(case, &mut world.borrow_mut());
+        if let Err(failure) = TestRunner::new(config).run(&strategy, check) {
             panic!("{NAME}: seed {seed}: {failure}");
         }
+        let world = world.into_inner();
+        cases += world.cases;
+        refreshes += world.refreshes;
+        evaluations += world.evaluations;
     }
-    let Counts {
-        cases,
-        refreshes,
-        evaluations,
-    } = &counts;
-    println!(
-        "{NAME}: {} cases, {} refreshes, {} of them by a whole evaluation",
-        cases.get(),
-        refreshes.get(),
-        evaluations.get()
-    );
+    println!("{NAME}: {cases} cases, {refreshes} refreshes, {evaluations} of them by a whole evaluation");
 }

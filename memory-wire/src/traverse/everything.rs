@@ -1,6 +1,8 @@
 //! The everything walk (TRV §6): below a true-like schema every member is visited and every link followed to its
 //! end. Links whose reach has been walked under the very same selector are left out in queries (decision 24).
 
+use std::sync::Arc;
+
 use super::build::Build;
 use super::hop::{Hop, Last, Reached};
 use super::memo::visit_key;
@@ -8,7 +10,7 @@ use super::schema::Schema;
 use super::slot;
 use super::source::{Dep, TraverseError};
 use super::tracker::{Order, Selector, Walked};
-use super::walker::{Mode, Node, Position, Run};
+use super::walker::{Mode, Node, Position, Run, Walker};
 use crate::js_string::JsString;
 use crate::value::{SlotRef, Value};
 
@@ -158,6 +160,7 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
         if self.walked_before(slot, &hop, met)? {
             return null();
         }
+        let schemas_crossed = walker.schemas_crossed.get();
         let redirected = walker.path_walk(
             slot.clone(),
             &[],
@@ -176,10 +179,7 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
             .clone()
             .filter(|own| met == Met::AsMember && !own.is_true_like());
         let first = (redirected.node.place == slot.place).then(|| hop.clone());
-        let Reached {
-            node,
-            schema: arrived,
-        } = match met {
+        let Reached { node, .. } = match met {
             Met::AsMember => {
                 walker.path_walk(redirected.node.clone(), &[], Some(everything), Last::Value, first)?
             }
@@ -200,8 +200,10 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
             place: redirected.node.place,
             schema: None,
         };
-        let narrowed_on_the_way = arrived != hop.selector.schema;
-        if own.is_none() || narrowed_on_the_way {
+        // How it goes on is what the tracked selectors say, unless they have it from other links' schemas.
+        let schemas_crossed = walker.schemas_crossed.get() - schemas_crossed;
+        let narrowed = schemas_crossed > u32::from(hop.own_schema.is_some());
+        if narrowed || !(own.is_some() || hop.is_everything()) {
             let schema = own.clone().unwrap_or_else(Schema::everything);
             walker.go_beyond(here, &hop, &node, schema)?;
         }
@@ -257,7 +259,7 @@ impl Hop {
     }
 }
 
-impl<B: Build> super::walker::Walker<'_, B> {
+impl<B: Build> Walker<'_, B> {
     /// Records how far the reach behind a link is walked, from where it led to.
     pub(super) fn mark(&self, hop: &Hop, reached: &Node, walked: Walked) -> Result<(), TraverseError> {
         if self.skip_walked && self.is_direct(hop, reached) {
@@ -279,8 +281,11 @@ impl<B: Build> super::walker::Walker<'_, B> {
         let (Mode::Query, Some(here)) = (self.mode, here) else {
             return Ok(());
         };
+        if reached.value.is_undefined() {
+            return self.go_nowhere(here, hop, schema);
+        }
         let doc = self.doc_of(reached.place);
-        if reached.value.is_undefined() || self.memo.borrow().places.is_written_out(doc) {
+        if self.memo.borrow().places.is_written_out(doc) {
             return Ok(());
         }
         let key = self.key(doc)?;
@@ -289,6 +294,20 @@ impl<B: Build> super::walker::Walker<'_, B> {
         let mut tracker = self.tracker.borrow_mut();
         if let Some(order) = tracker.mark_beyond(here, &key, &selector, direct) {
             self.entered.set(Some(order));
+        }
+        Ok(())
+    }
+
+    /// As [`Walker::go_beyond`] where there is nothing at present: what comes to be there is walked under `schema`.
+    fn go_nowhere(&self, here: Order, hop: &Hop, schema: Schema) -> Result<(), TraverseError> {
+        let key = self.key(hop.target)?;
+        let mut tracker = self.tracker.borrow_mut();
+        let entered = self.entered.get();
+        if entered.is_some() && entered == tracker.entry(&key, &hop.selector) {
+            let selector = Selector::new(Arc::clone(&hop.selector.path), Some(schema));
+            tracker.mark_beyond(here, &key, &selector, true);
+        } else if entered != Some(here) {
+            tracker.never_skip();
         }
         Ok(())
     }

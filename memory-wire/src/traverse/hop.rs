@@ -371,8 +371,11 @@ impl<B: Build> Walker<'_, B> {
                 rest.is_empty() && matches!(&raw, Raw::Found(value) if slot::link_payload(value).is_none());
             if self.mode == Mode::Query {
                 self.entered.set(Some(order));
-                self.crossed_schema
-                    .set(self.crossed_schema.get() || hop.own_schema.is_some());
+                self.schemas_crossed.set(
+                    self.schemas_crossed
+                        .get()
+                        .saturating_add(u32::from(hop.own_schema.is_some())),
+                );
                 if !ends_here {
                     self.tracker.borrow_mut().mark_passing_on(order);
                 }

@@ -115,9 +115,9 @@ impl<'w, 'a> Run<'w, 'a, Nothing> {
             place: walker.memo.borrow_mut().places.value(doc),
             value,
         };
-        walker.crossed_schema.set(false);
+        let schemas_crossed = walker.schemas_crossed.get();
         let reached = walker.path_walk(node, rest, selector.schema.clone(), Last::Value, None)?;
-        if walker.crossed_schema.get() {
+        if walker.schemas_crossed.get() > schemas_crossed {
             // A link with a schema is followed under it from here, and without regard to it from elsewhere.
             walker.tracker.borrow_mut().never_skip();
         }

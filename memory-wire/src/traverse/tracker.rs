@@ -214,15 +214,10 @@ impl Tracker {
     }
 
     /// The entry of exactly this selector.
-    fn entry(&self, key: &DocKey, selector: &Selector) -> Option<Order> {
+    pub(super) fn entry(&self, key: &DocKey, selector: &Selector) -> Option<Order> {
         let entries = self.entries.get(key)?;
         let entry = entries.iter().find(|entry| entry.selector == *selector)?;
         Some(entry.order)
-    }
-
-    /// True when exactly this selector is tracked at the document.
-    pub(super) fn holds(&self, key: &DocKey, selector: &Selector) -> bool {
-        self.entry(key, selector).is_some()
     }
 
     /// Records that a walk from one entry led to another.

@@ -139,8 +139,8 @@ pub(super) struct Walker<'a, B: Build> {
     /// The tracked entry by which a query came into the document it is in: what is found there rests on it.
     /// Whoever follows a link sets it back afterwards.
     pub(super) entered: Cell<Option<Order>>,
-    /// A link with a schema of its own has been followed since this was last set to `false`.
-    pub(super) crossed_schema: Cell<bool>,
+    /// How many links with a schema of their own were followed.
+    pub(super) schemas_crossed: Cell<u32>,
 }
 
 /// A running walk: the walker and the way to open frames.
@@ -182,7 +182,7 @@ impl<'a, B: Build> Walker<'a, B> {
             before,
             segments: Cell::new(0),
             entered: Cell::new(None),
-            crossed_schema: Cell::new(false),
+            schemas_crossed: Cell::new(0),
         })
     }
 
@@ -245,7 +245,7 @@ impl<'a, B: Build> Walker<'a, B> {
 
     /// Tracks a document that the one the walk is in leads to.
     pub(super) fn track(&self, target: &DocKey, selector: &Selector) -> Result<Order, TraverseError> {
-        if selector.path.len() > LONG_PATH && !self.tracker.borrow().holds(target, selector) {
+        if selector.path.len() > LONG_PATH && self.tracker.borrow().entry(target, selector).is_none() {
             let segments = self.segments.get() + selector.path.len() as u64;
             self.segments.set(segments);
             self.afford()?;
