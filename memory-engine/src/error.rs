@@ -158,6 +158,14 @@ pub enum EngineError {
     /// Retiring is for session keys only (ENG-1601).
     #[error("only session instances can be retired, not {0}")]
     NotASessionKey(String),
+    /// A copy of a store that is not sound; no store was made of it.
+    #[error("the copy {} is damaged: {}", path.display(), findings.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    DamagedCopy {
+        /// The copy.
+        path: std::path::PathBuf,
+        /// What is wrong with it; never empty.
+        findings: Vec<crate::integrity::Finding>,
+    },
     /// What lies at a store's path cannot be served as a space's store. Nothing there was changed.
     #[error(transparent)]
     BadStore(Box<BadStore>),
@@ -290,6 +298,7 @@ impl EngineError {
             | StoreDamaged(_)
             | StoreReadOnly(_)
             | ReadOvertaken
+            | DamagedCopy { .. }
             | Sqlite(_)
             | Io { .. }
             | GroupLost(_)

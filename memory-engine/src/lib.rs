@@ -16,7 +16,8 @@
 //! | what a graph query reaches, now and after each commit | [`query`] |
 //! | pending events, retirable effects, basis rows, the outbox | [`events`], [`effects`], [`basis`], [`outbox`] |
 //! | relational tables beside the store | [`sqlite_builtin`] |
-//! | a copy of a store in one file | [`dump`] |
+//! | a copy of a store in one file, and a store of a copy | [`dump`], [`Reader::back_up`], [`EngineHandle::back_up`] |
+//! | to know whether a store is sound | [`integrity`] |
 //! | to retire a dead session | [`Engine::retire_session`] |
 //! | one store from many threads | [`actor::EngineHandle`] |
 //!
@@ -38,6 +39,7 @@ mod error;
 pub mod events;
 mod feed;
 mod heads;
+pub mod integrity;
 pub mod lease;
 mod migration;
 mod open;

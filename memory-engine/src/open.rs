@@ -58,22 +58,23 @@ pub(crate) fn open_writer(
 /// none. A file without a page is therefore never ours, and is refused rather than taken for a new space.
 fn create(path: &Path) -> Result<(), EngineError> {
     let draft = Draft::begin(path)?;
-    let made = Connection::open_with_flags(
-        &draft.path,
-        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
-    )
-    .map_err(EngineError::from)
-    .and_then(|conn| bring_up(conn, Durability::Full))
-    .and_then(|(conn, _)| {
-        // Closing does this too, but would not say if it failed, and the draft's log does not come along.
-        conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
-        conn.close().map_err(|(_, error)| error.into())
-    });
-    match made.and_then(|()| draft.publish(path)) {
+    match finish(&draft.path).and_then(|()| draft.publish(path)) {
         // Whoever else made it meanwhile made the same.
         Err(_) if path.exists() => Ok(()),
-        made => made,
+        made => made.map(|_| ()),
     }
+}
+
+/// Makes a whole store of what lies at `path`, and leaves it closed and without a log.
+pub(crate) fn finish(path: &Path) -> Result<(), EngineError> {
+    let conn = Connection::open_with_flags(
+        path,
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )?;
+    let (conn, _) = bring_up(conn, Durability::Full)?;
+    // Closing does this too, but would not say if it failed, and a draft's log does not come along.
+    conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+    conn.close().map_err(|(_, error)| error.into())
 }
 
 /// The pragmas, the schema and the migrations (ENG-110).

@@ -135,6 +135,23 @@ pub(crate) fn check(conn: &Connection, path: &Path) -> Result<(), EngineError> {
     })
 }
 
+/// Whether an opened file is a store at all, and one of this version or an older one; for files that are only read.
+///
+/// # Errors
+/// [`EngineError::BadStore`].
+pub(crate) fn identify(conn: &Connection, path: &Path) -> Result<(), EngineError> {
+    let identified = identity(conn, path)
+        .and_then(|()| shape(conn, path))
+        .and_then(|()| {
+            let commits = "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = 'commit'";
+            match conn.query_row(commits, [], |row| row.get::<_, i64>(0))? {
+                0 => Err(bad(path, "a database without commits", A_STORE)),
+                _ => Ok(()),
+            }
+        });
+    identified.map_err(|error| refusal(path, error))
+}
+
 fn read_only(conn: &Connection, path: &Path) -> Result<(), EngineError> {
     if conn.is_readonly("main")? {
         return Err(bad(
@@ -175,7 +192,11 @@ fn shape(conn: &Connection, path: &Path) -> Result<(), EngineError> {
         .query_map([], |row| row.get(0))?
         .collect::<Result<_, _>>()?;
     let ours = our_columns()?;
-    if !tables.is_empty() && !tables.iter().any(|table| ours.contains_key(&table.to_ascii_lowercase())) {
+    if !tables.is_empty()
+        && !tables
+            .iter()
+            .any(|table| ours.contains_key(&table.to_ascii_lowercase()))
+    {
         return Err(bad(
             path,
             format!("a database of something else (its tables: {})", tables.join(", ")),
@@ -297,15 +318,15 @@ impl Draft {
     }
 
     /// Gives the finished draft the store's name unless there is a store by now, durably; then clears away what stopped
-    /// processes left.
-    pub(crate) fn publish(self, store: &Path) -> Result<(), EngineError> {
+    /// processes left. Returns whether the store is this draft.
+    pub(crate) fn publish(self, store: &Path) -> Result<bool, EngineError> {
         let synced = |path: &Path| fs::File::open(path)?.sync_all();
         synced(&self.path).map_err(|error| io_error(&self.path, error))?;
-        match fs::hard_link(&self.path, store) {
-            Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        let ours = match fs::hard_link(&self.path, store) {
+            Ok(()) => true,
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => false,
             Err(error) => return Err(io_error(store, error)),
-        }
+        };
         let directory = directory_of(store);
         synced(directory).map_err(|error| io_error(directory, error))?;
         drop(self);
@@ -314,7 +335,7 @@ impl Draft {
             .map(|number| draft_path(store, number))
             .take_while(|path| path.exists())
             .for_each(remove);
-        Ok(())
+        Ok(ours)
     }
 }
 

@@ -183,6 +183,21 @@ impl EngineHandle {
         })
     }
 
+    /// Copies the store into a new file at `destination`, which must not exist: one committed state of it, beside the writer
+    /// and however long it takes ([`Reader::back_up`]).
+    pub fn back_up(&self, destination: std::path::PathBuf) -> Reply<Result<(), EngineError>> {
+        if *self.location() == StoreLocation::Memory {
+            return self.turn(move |engine| engine.reader().back_up(&destination));
+        }
+        let (reply, complete) = Reply::new();
+        self.0.readers.push(Box::new(move |reader| {
+            // In no snapshot: SQLite makes one of its own for this.
+            let copied = |reader: &Reader| queue::unwinding(|| reader.back_up(&destination));
+            complete.complete(reader.and_then(copied));
+        }));
+        reply
+    }
+
     /// What the store's threads have done and remember.
     pub fn counters(&self) -> StoreCounters {
         self.0.cache.counters()
