@@ -263,7 +263,7 @@ fn a_group_that_meets_a_fault_fails_by_name_and_whole() {
     let (length, stride) = if std::env::var("LONG_COUNT").is_ok() {
         (60, 1)
     } else {
-        (24, 9)
+        (24, 17)
     };
     let faults: [fn(u64) -> Fault; 5] = [
         |from| Fault::Read { from },
