@@ -1,15 +1,13 @@
 //! The first frames of a client, and what a server makes of them; no socket needed.
 
-use memory_wire::auth::{
-    Challenge, ChallengeState, SessionOpenProof, sign_session_open, verify_session_open,
-};
+use memory_wire::auth::{Challenge, ChallengeState, SessionOpenProof, verify_session_open};
 use memory_wire::codec::{decode, encode};
 use memory_wire::flags::Flags;
 use memory_wire::identity::Signer;
-use memory_wire::ids::{LocalSeq, RequestId, SessionId, SpaceId};
+use memory_wire::ids::{LocalSeq, SessionId, SpaceId};
 use memory_wire::message::{
-    ClientCommit, ClientMessage, CommitParts, Hello, Operation, RequestHeader, SessionDescriptor,
-    SessionOpen, Transact, parse_client_message,
+    ClientCommit, ClientMessage, CommitParts, Hello, OpenChallenge, Operation, RequestHeader,
+    SessionDescriptor, SessionOpen, Transact, parse_client_message,
 };
 use memory_wire::patch::{PatchOp, apply_patches};
 use memory_wire::scope_key::{Scope, ScopeIdentity, ScopeKey};
@@ -39,21 +37,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         session_id: Some(SessionId::from("s")),
         ..SessionDescriptor::default()
     };
-    let (invocation, authorization) = sign_session_open(
-        &alice,
-        &space,
-        &server,
-        &challenge.value,
-        &session.to_value(),
-        NOW,
-    );
-    let open = ClientMessage::SessionOpen(SessionOpen {
-        request_id: RequestId::from("0"),
-        space: space.clone(),
-        session,
-        invocation: Some(invocation),
-        authorization: Some(authorization),
-    });
+    let given = OpenChallenge {
+        audience: server.clone(),
+        value: challenge.value.clone(),
+        expires_at: NOW + 300,
+    };
+    let open = ClientMessage::SessionOpen(SessionOpen::signed("0", &alice, &space, session, &given, NOW));
     let frame = open.encode()?;
     println!("client opens   {frame}");
 
@@ -85,16 +74,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             ..CommitParts::default()
         },
     );
-    let header = RequestHeader {
-        request_id: RequestId::from("1"),
-        space,
-        session_id: SessionId::from("s"),
-    };
-    let frame = ClientMessage::Transact(Transact {
-        header,
-        commit: commit.value,
-    })
-    .encode()?;
+    let header = RequestHeader::new("1", &space, &SessionId::from("s"));
+    let frame = ClientMessage::Transact(Transact::new(header, &commit)).encode()?;
     println!("client commits {frame}");
 
     // The server reads the frame, resolves which stored instance is meant, and applies the patch.

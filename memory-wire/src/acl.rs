@@ -5,8 +5,11 @@ use std::collections::BTreeMap;
 
 use smol_str::SmolStr;
 
-use crate::ids::Did;
+use crate::ids::{Did, SpaceId};
+use crate::message::Operation;
+use crate::scope_key::Scope;
 use crate::value::{Object, Value};
+use crate::well_known::acl_document_id;
 
 /// The key that stands for everyone, anonymous included.
 pub const ANYONE: &str = "*";
@@ -133,6 +136,25 @@ impl AclDocument {
         self.0
             .iter()
             .map(|(principal, capability)| (principal.as_str(), *capability))
+    }
+
+    /// The list of a space that `owner` alone has anything to do with: what the first commit of a new space sets, signed by
+    /// the space's own key (SRV-804).
+    pub fn owned_by(owner: &Did) -> AclDocument {
+        AclDocument(
+            [(owner.as_smol().clone(), Capability::Owner)]
+                .into_iter()
+                .collect(),
+        )
+    }
+
+    /// The operation that makes this the list of `space`.
+    pub fn to_operation(&self, space: &SpaceId) -> Operation {
+        Operation::Set {
+            id: acl_document_id(space),
+            scope: Scope::Space,
+            value: crate::value!({ "value": (self.to_value()) }),
+        }
     }
 
     /// A list of the given entries, for genesis.

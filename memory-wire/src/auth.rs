@@ -1,6 +1,22 @@
 //! The signed session open (WIRE-801…808): what a client signs and the checks a server makes, in their order. The
 //! checks come in two parts, because a connection knows the outstanding challenge and a verifier knows keys; and as
 //! one function that does both. No clock: callers pass the time.
+//!
+//! The signature is Ed25519 over the value hash of the whole invocation as sent (WIRE-802). The checks, first failure first:
+//!
+//! | | who | refused when | again? |
+//! | --- | --- | --- | --- |
+//! | 1–2 | [`check_connection`] | the audience is absent or another server's | |
+//! | 3–5 | | no challenge, a used one, an expired one | on a fresh connection |
+//! | 6–7 | | the challenge is absent, or not this connection's | the latter |
+//! | 8–9 | [`verify_invocation`] | no signature; issuer, command, space, protocol or descriptor do not fit the message | |
+//! | 10–13 | | 1–7 again, as far as they concern the invocation | |
+//! | 14–16 | | no `iat`, no `exp`, or `exp` more than two minutes ago | expired only |
+//! | 17–18 | | the issuer is no `did:key`; the signature is wrong | |
+//!
+//! Of the descriptor `sessionId`, `sessionToken`, `actingAs` and `seenSeq` are compared with the message, wrong types counting
+//! as absent (WIRE-803). `iat` is not compared with any clock (WIRE-804). Only a success uses the challenge up (WIRE-808), and
+//! the issuer is the session's principal from then on (WIRE-805).
 
 use std::sync::Arc;
 

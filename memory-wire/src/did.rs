@@ -1,5 +1,7 @@
 //! Decentralised identifiers: the `did:key` form of an Ed25519 public key, which alone can be verified (WIRE-201),
 //! and the looser predicate of ACL entries (WIRE-202).
+//!
+//! `did:key:` + `z` + base58btc of the bytes `ED 01` and the public key, 34 in all; nothing else parses.
 
 use ed25519_dalek::VerifyingKey;
 use thiserror::Error;

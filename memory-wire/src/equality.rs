@@ -1,5 +1,9 @@
 //! Equality of the value model (WIRE-313): primitives by same-value, everything else by equal canonical hash and
 //! same kind. Looks at structure first and hashes only where structure cannot decide. Does not recurse.
+//!
+//! So key order does not count; a hole, `undefined`, `null` and an absent key are four things; 0 and −0 are two; all NaN
+//! are one. The one exception to "equal exactly when equal hash": strings and symbols at the top compare by code unit,
+//! while inside containers unpaired surrogates count as U+FFFD, as the hash has it.
 
 use std::sync::Arc;
 

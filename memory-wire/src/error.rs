@@ -94,7 +94,12 @@ macro_rules! error_names {
         /// A name under which an error crosses the wire. Names are contractual: clients classify by them.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum ErrorName {
-            $($(#[$doc])* $variant,)*
+            $(
+                $(#[$doc])*
+                #[doc = ""]
+                #[doc = concat!("On the wire `", $name, "`; for clients [`Retriability::", stringify!($retry), "`]; counted as `", $metric, "`.")]
+                $variant,
+            )*
         }
 
         impl ErrorName {

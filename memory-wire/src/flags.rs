@@ -8,7 +8,11 @@ macro_rules! flags {
         /// The flags one side of a connection advertises.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Flags {
-            $($(#[$doc])* pub $field: bool,)*
+            $(
+                #[doc = concat!("`", $name, "`: ")]
+                $(#[$doc])*
+                pub $field: bool,
+            )*
         }
 
         impl Flags {

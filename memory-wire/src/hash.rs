@@ -1,5 +1,28 @@
 //! Canonical hash of a value (WIRE-401…406): SHA-256 over a prefix-free byte stream that depends on the value
 //! alone, not on its text. Never fails and does not recurse, however deep the value.
+//!
+//! | value | bytes |
+//! | --- | --- |
+//! | null, undefined | `20`, `21` |
+//! | false, true | `22 00`, `22 01` |
+//! | number | `23`, 8 bytes big-endian; one NaN; −0 is not 0 |
+//! | string | `24 LEB(length)`, UTF-8; above 64 bytes `F0` and its SHA-256; unpaired surrogates are U+FFFD |
+//! | bytes | `25 LEB(length)`, bytes |
+//! | big integer, instant, day | `26`, `27`, `28`, `LEB(length)`, minimal two's complement |
+//! | hash, symbol, regular expression, key pair | `29`, `2A`, `2B`, `2C` and their parts |
+//! | array | `10`, elements, `00`; n holes are `01 LEB(n)` |
+//! | object | `11`, key and value in UTF-8 order of keys, `00` |
+//! | error, link, problematic, unknown | `12`, tag, the stream of its state |
+//!
+//! [`tagged_hash`] is `fid1:` and the digest in base64url; [`hash_string`] leaves the tag out (WIRE-401, 404, 406).
+//! [`precondition_value_hash`] hashes the *text* of a value (WIRE-405).
+//!
+//! ```
+//! use memory_wire::{hash::tagged_hash, value};
+//!
+//! let schema = value!({ "type": "string" });
+//! assert_eq!(tagged_hash(&schema), "fid1:vfzH49OWCbF_cEsFg47pOhiYNeRd6thTSgqkiSfJs_Y");
+//! ```
 
 use num_bigint::BigInt;
 use sha2::{Digest as _, Sha256};

@@ -202,7 +202,8 @@ sequence_number! {
     Seq
 }
 sequence_number! {
-    /// A commit's number within its session, chosen by the client.
+    /// A commit's number within its session, chosen by the client: positive, never used twice, and ascending in the order
+    /// of sending, because a catch-up marker names the largest one it covers (WIRE-731, 754).
     LocalSeq
 }
 

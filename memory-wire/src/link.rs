@@ -1,6 +1,25 @@
 //! Links between documents (WIRE-501…508): recognition in both regimes, the payload, identity, writing, and the
 //! two other spellings (`fcl1:` text and `@scope` handles). What a schema walk makes of a link is
 //! [`crate::traverse`]'s business.
+//!
+//! | | legacy ([`Regime::Legacy`], all stored data) | modern |
+//! | --- | --- | --- |
+//! | link | an object with the one key `/` whose value has a key `link@1` | [`crate::value::Special::Link`] |
+//! | entity reference | an object whose `/` is a string | [`crate::value::Special::Hash`] |
+//!
+//! Both ends of a connection have to agree on the regime (WIRE-501); each knows only its own links (WIRE-502). The payload
+//! (WIRE-503):
+//!
+//! | field | absent means |
+//! | --- | --- |
+//! | `id`, `space` | the containing document's |
+//! | `path` | `[]`; value-relative: the addressed path begins with `value` |
+//! | `scope` | `inherit`: the containing document's |
+//! | `schema` | no constraint; a reading lens, not identity |
+//! | `overwrite` | only `redirect` says something: writes land at the target |
+//!
+//! Two links are one address when `id`, `space`, scope and `path` agree (WIRE-504). Written is what differs from where the
+//! link stands (WIRE-505). `$alias` records are plain data (WIRE-506).
 
 use smol_str::SmolStr;
 

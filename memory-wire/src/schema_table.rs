@@ -1,6 +1,10 @@
 //! The sync schema table (WIRE-770) and the reserved references it uses (WIRE-771): link schemas inside a frame's
 //! documents are replaced by hashes, and the schemas travel once beside them. Used by the server when it encodes
 //! documents, by the client when it reads frames, by admission to keep references out of storage.
+//!
+//! A link's `schema` that is a boolean or an object, other than exactly `{"$ref": "cid:…"}`, becomes the string
+//! `schema-ref@2:` and its tagged hash; the frame's `schemaTable` has each schema once. [`compress`] and [`expand`] are inverse.
+//! A reference without an entry, an entry that does not hash to its name, and a reference left over are failures of the frame.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,31 @@
 //! Scope keys (WIRE-101…110): the name of one stored instance of a document, and the only place in the
 //! workspace that spells or splits it. Pure functions of their arguments; there is no ambient identity.
+//!
+//! # Forms
+//!
+//! | scope | key | needs |
+//! | --- | --- | --- |
+//! | space | `space` | nothing |
+//! | user | `user:` + enc(principal) | a principal |
+//! | session | `session:` + enc(principal) + `:` + enc(session id) | both |
+//!
+//! `enc` percent-encodes UTF-8 bytes with upper-case hex and leaves `A–Z a–z 0–9 - _ . ! ~ * ' ( )` as they are
+//! ([`encode_component`], WIRE-101), so that a key has no `:` or `/` but its own. An empty part counts as missing.
+//! [`ScopeKey::resolve`] makes a key from an identity (WIRE-104); [`ScopeKey::parse`] accepts exactly what it makes
+//! (WIRE-105): a second spelling would be a second row.
+//!
+//! ```
+//! use memory_wire::{Scope, ScopeIdentity, ScopeKey};
+//!
+//! let alice = ScopeIdentity::session("did:key:zA", "tab 1");
+//! assert_eq!(ScopeKey::resolve(Scope::Session, &alice)?.as_str(), "session:did%3Akey%3AzA:tab%201");
+//! assert!(ScopeKey::parse("user:did:key:zA").is_err() && ScopeKey::parse("user:a%2fb").is_err());
+//! # Ok::<(), memory_wire::scope_key::ScopeKeyError>(())
+//! ```
+//!
+//! Who sees an instance (WIRE-107): everyone the `space` one, and an identity the `user:` and `session:` keys that it
+//! resolves to itself. Everything else is absent for it. [`scope_of`], [`identity_of`] and [`principal_of_session_key`]
+//! answer whatever they are asked (WIRE-106); a key that *arrives* has to be parsed first (WIRE-108).
 
 use std::borrow::Borrow;
 use std::fmt;

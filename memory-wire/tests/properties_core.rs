@@ -20,6 +20,7 @@ use memory_wire::value::{Array, ErrorValue, Object, Slot, Special, Value};
 use num_bigint::BigInt;
 use proptest::collection::vec;
 use proptest::prelude::*;
+use serde_json::Value as Json;
 use sha2::{Digest as _, Sha256};
 use typed_value::to_typed;
 
@@ -148,6 +149,35 @@ fn value() -> impl Strategy<Value = Value> {
     })
 }
 
+/// A typed value as comparing sees it (WIRE-313, 402): unpaired surrogates are U+FFFD, there is one NaN, and keys stand in
+/// their own order. Written without a hash, so that a hash that confuses two values shows.
+fn as_compared(typed: Json) -> Json {
+    match typed {
+        Json::Object(utf16) => {
+            let units = utf16["utf16"].as_array().unwrap().iter();
+            let units: Vec<u16> = units.map(|unit| unit.as_u64().unwrap() as u16).collect();
+            String::from_utf16_lossy(&units).into()
+        }
+        Json::Array(parts) => {
+            let mut parts: Vec<Json> = parts.into_iter().map(as_compared).collect();
+            match parts[..] {
+                [ref kind, ref bits] if kind == "num" => {
+                    let number = f64::from_bits(u64::from_str_radix(bits.as_str().unwrap(), 16).unwrap());
+                    if number.is_nan() {
+                        parts[1] = "NaN".into();
+                    }
+                }
+                [ref kind, Json::Array(ref mut entries)] if kind == "obj" => {
+                    entries.sort_by_key(|entry| entry[0].as_str().map(str::to_owned));
+                }
+                _ => {}
+            }
+            parts.into()
+        }
+        leaf => leaf,
+    }
+}
+
 /// A change of one leaf or key somewhere, or none at all.
 fn nudge(value: &Value, at: usize) -> Value {
     match value {
@@ -265,7 +295,10 @@ fn wire_313_equality_is_equal_hash_and_kind() {
                 (Value::String(x), Value::String(y)) | (Value::Symbol(x), Value::Symbol(y)) => {
                     prop_assert_eq!(equal, x == y);
                 }
-                _ => prop_assert_eq!(equal, one_kind && hash_value(&a) == hash_value(&b)),
+                _ => {
+                    prop_assert_eq!(equal, one_kind && hash_value(&a) == hash_value(&b));
+                    prop_assert_eq!(equal, as_compared(to_typed(&a)) == as_compared(to_typed(&b)));
+                }
             }
         }
         Ok(())

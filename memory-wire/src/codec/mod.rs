@@ -1,6 +1,43 @@
 //! The text codec of the value model (WIRE-302…314): `fvj1:` plus canonical JSON with tagged forms. The same text
 //! is used for socket frames, stored value columns and stored commits; encoding is byte-identical to the
 //! reference because its bytes are compared and hashed. Neither direction recurses.
+//!
+//! # Text
+//!
+//! `fvj1:` and JSON without white space (WIRE-302). Keys stand in one order: array indices by number, then the rest by
+//! WTF-8 bytes (WIRE-303). Numbers print as ECMAScript prints them; strings escape `"`, `\`, control characters and
+//! unpaired surrogates, nothing else. Reading takes JSON white space, keeps the last of equal keys and rounds numbers to
+//! doubles (WIRE-304).
+//!
+//! # What JSON has no word for
+//!
+//! An object with the one key `/` + tag stands for a value of another kind (WIRE-305, 306, 307):
+//!
+//! | key | value | stands for |
+//! | --- | --- | --- |
+//! | `/Undefined@1` | `null` | `undefined` |
+//! | `/SpecialNumber@1` | `"-0"`, `"NaN"`, `"+Infinity"`, `"-Infinity"` | that number |
+//! | `/BigInt@1`, `/EpochNsec@1`, `/EpochDay@1` | base64url of minimal two's complement | an integer, an instant, a day |
+//! | `/Symbol@1` | its key | a registered symbol |
+//! | `/Bytes@1` | base64url | bytes |
+//! | `/Hash@1` | `{ hash, tag }` | a tagged hash |
+//! | `/KeyPair@1` | `{ algorithm, privateKey, publicKey }` | a key pair |
+//! | `/RegExp@1` | `{ flags, flavor, source }` | a regular expression |
+//! | `/Error@1` | `{ cause?, message, name, stack?, type, … }` | an error |
+//! | `/Link@1` | an object | a link of the modern regime |
+//! | `/Problematic@1` | `{ error, state, tag }` | what once could not be read |
+//! | `/<Other>@<n>` | anything | an unknown kind, kept as it is |
+//! | `/hole` (in an array) | n | n empty slots (WIRE-308) |
+//!
+//! `/Map@1` and `/Set@1` are reserved and always an error. An object of user data that has a `/`-key is escaped: as
+//! `{"/quote": …}`, whose content is literal, where everything in it is plain JSON; as `{"/object": …}` with encoded members
+//! otherwise (WIRE-309). So a stored link reads `{"/quote":{"/":{"link@1":…}}}`. Decoding refuses every other `/`-key, and
+//! the keys `__proto__` and `constructor` (WIRE-310, 311).
+//!
+//! # Bounds
+//!
+//! [`MAX_DEPTH`] brackets and [`MAX_HOLES`] holes a text (WIRE-312, 314); a document has to leave room for the message around
+//! it ([`MAX_DOCUMENT_DEPTH`]).
 
 pub(crate) mod base64;
 mod decode;

@@ -1,6 +1,14 @@
 //! Keys and how they come to be (WIRE-209, WIRE-210): passphrases, derivation by name, phrases of 24 words, key
 //! files. Key material is wiped when dropped and never printed. No randomness here: a new key is made from bytes
 //! the caller drew.
+//!
+//! | from | the 32 bytes of the seed are |
+//! | --- | --- |
+//! | a passphrase | SHA-256 of its UTF-8 |
+//! | a parent and a name | SHA-256 of the parent's signature over the name |
+//! | 24 words | the phrase's entropy, without stretching |
+//! | a named space | the name derived from the passphrase `common user` |
+//! | raw bytes, a key file | themselves |
 
 mod pem;
 

@@ -87,7 +87,7 @@ impl ClientCommit {
         })
     }
 
-    /// Builds a commit to send; `local_seq` has to be positive and new to the session.
+    /// Builds a commit to send; `local_seq` has to be positive and above all that the session has sent (WIRE-731, 754).
     pub fn build(local_seq: LocalSeq, parts: CommitParts) -> ClientCommit {
         let CommitParts {
             branch,

@@ -4,14 +4,19 @@
 use smol_str::SmolStr;
 
 use super::Unparseable;
+use super::commit::ClientCommit;
 use super::field::{
     Parsed, array, elements, integer, lenient_text, number, object, optional_each, optional_integer,
     optional_text, text, unparseable,
 };
 use super::operation::SqliteDb;
+use super::query::{GraphQuery, Watch};
+use super::response::OpenChallenge;
 use super::view::{ReadCeiling, ViewInterest};
+use crate::auth::sign_session_open;
 use crate::codec::{self, EncodeError};
 use crate::flags::Flags;
+use crate::identity::Signer;
 use crate::ids::{EntityId, MEMORY_PROTOCOL, RequestId, Seq, SessionId, SessionToken, SpaceId};
 use crate::scope_key::Scope;
 use crate::value::{Object, Value};
@@ -358,6 +363,15 @@ pub(super) fn insert_some<V: Into<Value>>(object: &mut Object, key: &'static str
 }
 
 impl RequestHeader {
+    /// The beginning of a request.
+    pub fn new(request_id: impl Into<RequestId>, space: &SpaceId, session_id: &SessionId) -> RequestHeader {
+        RequestHeader {
+            request_id: request_id.into(),
+            space: space.clone(),
+            session_id: session_id.clone(),
+        }
+    }
+
     fn from_value(message: &Value) -> Parsed<RequestHeader> {
         Ok(RequestHeader {
             request_id: text(message, "requestId")?.into(),
@@ -386,6 +400,72 @@ impl Hello {
                 sent_flags,
             }),
             None => unparseable("flags", "a boolean for every known flag"),
+        }
+    }
+}
+
+impl SessionOpen {
+    /// Asks for a session in `space` with `signer`'s signature over `challenge`: the latest one of the connection, from
+    /// `hello.ok` or from the last open that succeeded (WIRE-781). `now` is unix seconds.
+    pub fn signed(
+        request_id: impl Into<RequestId>,
+        signer: &Signer,
+        space: &SpaceId,
+        session: SessionDescriptor,
+        challenge: &OpenChallenge,
+        now: u64,
+    ) -> SessionOpen {
+        let (audience, descriptor) = (&challenge.audience, session.to_value());
+        let (invocation, authorization) =
+            sign_session_open(signer, space, audience, &challenge.value, &descriptor, now);
+        SessionOpen {
+            request_id: request_id.into(),
+            space: space.clone(),
+            session,
+            invocation: Some(invocation),
+            authorization: Some(authorization),
+        }
+    }
+}
+
+impl Transact {
+    /// Sends a commit.
+    pub fn new(header: RequestHeader, commit: &ClientCommit) -> Transact {
+        Transact {
+            header,
+            commit: commit.value.clone(),
+        }
+    }
+}
+
+impl GraphQueryRequest {
+    /// Asks once.
+    pub fn new(header: RequestHeader, query: &GraphQuery) -> GraphQueryRequest {
+        GraphQueryRequest {
+            header,
+            query: query.to_value(),
+        }
+    }
+}
+
+impl WatchRequest {
+    /// Watches these queries; views stay as they are.
+    pub fn new(header: RequestHeader, watches: &[Watch]) -> WatchRequest {
+        WatchRequest {
+            header,
+            watches: watches.iter().map(Watch::to_value).collect(),
+            views: None,
+        }
+    }
+}
+
+impl Ack {
+    /// Frames have been applied through `seen`: the `to_seq` of the last one.
+    pub fn new(header: RequestHeader, seen: Seq) -> Ack {
+        Ack {
+            header,
+            // A seq is a double on the wire (WIRE-002), and stays far below 2^53.
+            seen_seq: seen.0 as f64,
         }
     }
 }

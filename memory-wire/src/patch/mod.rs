@@ -1,6 +1,26 @@
 //! Patch operations (WIRE-601…608): their typed form, and constructors for writers. [`apply_patches`]
 //! is the one definition of what a patch does, for client and server alike; [`touched_paths`] and
 //! [`patches_conflict_with_read`] say what it conflicts with.
+//!
+//! | op | fields | effect |
+//! | --- | --- | --- |
+//! | `replace` | `path`, `value` | sets what has a parent |
+//! | `add` | `path`, `value` | sets, inserts at an index, `-` appends; makes the objects on the way |
+//! | `remove` | `path` | removes what is there |
+//! | `move` | `from`, `path` | takes, removes, adds, in that order |
+//! | `splice` | `path`, `index`, `remove`, `add` | on an array that is there |
+//! | `append` | `path`, `values`, `createsKey?` | pushes; makes the array |
+//! | `add-unique` | `path`, `values`, `createsKey?` | pushes what no element equals |
+//! | `remove-by-value` | `path`, `value` | removes every equal element, if any |
+//! | `increment` | `path`, `by`, `createsKey?` | adds to a number; absent is 0 |
+//!
+//! Only arrays and plain objects are walked; everything else is a leaf (WIRE-602). A list applies as a whole or not at all,
+//! and what it leaves has to be an object (WIRE-603). [`PatchError`] has every refusal with its text. The last four merge:
+//! two writers that use them do not undo each other.
+//!
+//! What a patch touches: its `path`, and `from` of a move. A recursive read conflicts with a touched path above or below it, a
+//! shape-only read with one at or above it, and with the parents that `add`, `remove`, `move` and `createsKey` change
+//! (WIRE-608).
 
 mod apply;
 mod array_edit;

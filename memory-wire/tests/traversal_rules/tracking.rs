@@ -213,8 +213,8 @@ fn trv_311_an_empty_memo_tracks_again_what_was_removed() {
     };
     walk(&mut tracker, &mut memo);
     assert_eq!(tracker.len(), 3);
-    tracker.remove(&graph.key("a", Scope::Space));
-    tracker.remove(&graph.key("c", Scope::Space));
+    tracker.take_out([&graph.key("a", Scope::Space), &graph.key("c", Scope::Space)]);
+    assert_eq!(tracker.len(), 1);
     walk(&mut tracker, &mut Memo::new());
     assert!(tracker.contains(&graph.key("a", Scope::Space)));
 }
