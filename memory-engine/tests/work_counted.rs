@@ -344,3 +344,32 @@ fn f39_spaces_at_rest_hold_no_thread_and_no_file() {
     let state = handles[17].state(&InstanceId::space("of:x"), &BranchName::default());
     assert_eq!(number(state.wait().unwrap().unwrap()), Some(1.0));
 }
+
+/// Hundreds of spaces used one after the other never hold many files at once, however long an idle one may stay open.
+#[test]
+fn f39_many_spaces_hold_few_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = ActorOptions {
+        idle_close: Duration::from_secs(3_600),
+        crowd: 4,
+        ..ActorOptions::default()
+    };
+    let open = || {
+        let files = std::fs::read_dir("/proc/self/fd").unwrap();
+        let of = |file: std::io::Result<std::fs::DirEntry>| std::fs::read_link(file.ok()?.path()).ok();
+        files
+            .filter_map(of)
+            .filter(|path| path.starts_with(dir.path()))
+            .count()
+    };
+    let mut handles = Vec::new();
+    for n in 0..40 {
+        let location = StoreLocation::File(dir.path().join(format!("{n}.sqlite")));
+        let handle = EngineHandle::new(location, EngineOptions::default(), options);
+        let landed = handle.write(|engine| apply(engine, 1, vec![set("of:x", value!(1))], Reads::default()));
+        assert_eq!(landed.wait().unwrap().unwrap().seq, Seq(1));
+        handles.push(handle);
+        // A store is its file, its log and the log's index; one may be about to open beside the eight that may be.
+        assert!(open() <= 9 * 3, "{} files after {n} spaces", open());
+    }
+}

@@ -7,6 +7,7 @@ mod log;
 mod queue;
 mod readers;
 mod reply;
+mod residency;
 mod writer;
 
 use std::sync::Arc;
@@ -42,19 +43,23 @@ pub struct ActorOptions {
     /// How long a thread without work keeps its connection open. The file is closed when all threads are gone; the next job
     /// opens it again.
     pub idle_close: Duration,
+    /// Store files that may stay open in this process without work. Beyond that, idle ones close at once, and twice as many
+    /// are opened only if all of them are in use.
+    pub crowd: usize,
     /// Bytes that the write-ahead log may grow to. From half of it on the writer tries to empty it; beyond it, reads that
     /// still use it are ended with [`EngineError::ReadOvertaken`].
     pub log_limit: u64,
 }
 
 impl Default for ActorOptions {
-    /// Groups of 64, 4 readers, poll every 50 ms, close after 60 s, a log of 128 MiB.
+    /// Groups of 64, 4 readers, poll every 50 ms, close after 60 s, 128 idle files, a log of 128 MiB.
     fn default() -> Self {
         ActorOptions {
             max_group: 64,
             max_readers: 4,
             foreign_poll: Duration::from_millis(50),
             idle_close: Duration::from_secs(60),
+            crowd: 128,
             log_limit: 128 << 20,
         }
     }

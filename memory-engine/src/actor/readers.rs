@@ -3,10 +3,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::ActorOptions;
 use super::queue::{Job, Queue};
 use super::reply::Reply;
+use super::residency::{SOON, is_crowded};
 use super::writer::STACK;
 use crate::error::EngineError;
 use crate::reader::Reader;
@@ -118,6 +120,7 @@ impl ReaderPool {
     /// The next job; `None` when this thread should end.
     fn next(&self) -> Option<ReadJob> {
         let mut inner = self.inner.lock();
+        let mut idle = Duration::ZERO;
         loop {
             if let Some(job) = inner.jobs.pop_front() {
                 return Some(job);
@@ -127,9 +130,17 @@ impl ReaderPool {
                 return None;
             }
             inner.idle += 1;
-            let waited = self.arrived.wait_for(&mut inner, self.options.idle_close);
+            let crowded = is_crowded(self.options.crowd);
+            let waited = self
+                .arrived
+                .wait_for(&mut inner, self.options.idle_close.min(SOON));
             inner.idle -= 1;
-            if waited.timed_out() && inner.jobs.is_empty() {
+            idle = if waited.timed_out() {
+                idle + SOON
+            } else {
+                Duration::ZERO
+            };
+            if (crowded || idle >= self.options.idle_close) && waited.timed_out() && inner.jobs.is_empty() {
                 inner.threads -= 1;
                 return None;
             }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::log::LogKeeper;
 use super::queue::{GroupedJob, Job, Next, Queue, unwinding};
+use super::residency::{Resident, SOON, is_crowded};
 use super::{ActorOptions, Log};
 use crate::document_cache::StoreCache;
 use crate::engine::{Engine, EngineOptions};
@@ -25,6 +26,8 @@ pub(super) struct Writer {
     engine_options: EngineOptions,
     options: ActorOptions,
     engine: Option<Engine>,
+    /// While the engine is open on a file.
+    resident: Option<Resident>,
     /// Outlives the engine, so that handles can look at it.
     cache: Arc<StoreCache>,
     keeper: LogKeeper,
@@ -51,6 +54,7 @@ impl Writer {
             engine_options,
             options,
             engine: None,
+            resident: None,
         }
     }
 
@@ -77,7 +81,15 @@ impl Writer {
             } else {
                 REST
             };
-            match queue.next(patience.min(writer.options.idle_close), writer.options.max_group) {
+            let crowded = is_crowded(writer.options.crowd);
+            let idle_close = if crowded {
+                writer.options.idle_close.min(SOON)
+            } else {
+                writer.options.idle_close
+            };
+            // In short waits, so that an idle writer notices when it gets crowded.
+            let patience = patience.min(idle_close).min(SOON);
+            match queue.next(patience, writer.options.max_group) {
                 Next::Group(jobs) => {
                     writer.run_group(jobs, queue);
                     idle = Idle::default();
@@ -87,7 +99,7 @@ impl Writer {
                     idle = Idle::default();
                 }
                 Next::Nothing => {
-                    idle.waited += patience.min(writer.options.idle_close);
+                    idle.waited += patience;
                     if watching {
                         writer.poll_foreign(queue);
                     }
@@ -95,10 +107,10 @@ impl Writer {
                         idle.checkpointed = true;
                         writer.rest();
                     }
-                    if idle.waited >= writer.options.idle_close && !watching {
+                    if idle.waited >= idle_close && !watching {
                         // A store in memory lives only as long as its connection.
                         if writer.location != StoreLocation::Memory {
-                            writer.engine = None;
+                            writer.close();
                         }
                         match queue.park(writer) {
                             Some(back) => writer = back,
@@ -117,9 +129,16 @@ impl Writer {
     fn engine(&mut self) -> Result<&mut Engine, EngineError> {
         if self.engine.is_none() {
             let (location, cache) = (self.location.clone(), self.cache.clone());
+            let resident = (location != StoreLocation::Memory).then(|| Resident::enter(self.options.crowd));
             self.engine = Some(Engine::open_sharing(location, self.engine_options, cache)?);
+            self.resident = resident;
         }
         self.engine.as_mut().ok_or(EngineError::Closed)
+    }
+
+    fn close(&mut self) {
+        self.engine = None;
+        self.resident = None;
     }
 
     fn run_group(&mut self, mut jobs: Vec<Box<dyn GroupedJob>>, queue: &Arc<Queue>) {
@@ -175,7 +194,7 @@ impl Writer {
                     None => Ok(true),
                 };
                 if self.location != StoreLocation::Memory {
-                    self.engine = None;
+                    self.close();
                 }
                 self.keeper.measure();
                 done(emptied.map(|_| ()));
