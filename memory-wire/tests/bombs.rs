@@ -122,6 +122,65 @@ fn wire_1003_the_longest_strings_cost_a_few_times_their_text() {
 }
 
 #[test]
+fn wire_704_messages_made_of_one_huge_string_are_refused_for_the_price_of_reading_it() {
+    let request = |kind: &str, fields: &str| {
+        format!(
+            "fvj1:{{{fields}\"requestId\":\"r\",\"sessionId\":\"s\",\"space\":\"did:key:z\",\"type\":\"{kind}\"}}"
+        )
+    };
+    let long = |head: &str, tail: &str| filled(head, "x", tail);
+    let (sql, id, token) = ("\"sql\":\"", "\"id\":\"", "\"token\"");
+    let parted = |whole: String| {
+        whole
+            .split_once("@@")
+            .map(|(a, b)| (a.to_owned(), b.to_owned()))
+            .unwrap()
+    };
+    let in_request = |kind: &str, fields: &str| {
+        let (head, tail) = parted(request(kind, fields));
+        long(&head, &tail)
+    };
+    for (what, text) in [
+        ("nothing but a string", long("fvj1:\"", "\"")),
+        ("no end", long("fvj1:{\"type\":\"", "")),
+        ("a type", long("fvj1:{\"type\":\"", "\"}")),
+        ("a key", long("fvj1:{\"", "\":1}")),
+        (
+            "a statement",
+            in_request("sqlite.query", &format!("\"db\":{{\"id\":\"d\"}},{sql}@@\",")),
+        ),
+        (
+            "a name",
+            in_request("sqlite.query", &format!("\"db\":{{{id}@@\"}},{sql}s\",")),
+        ),
+        ("a commit", in_request("transact", "\"commit\":\"@@\",")),
+        (
+            "a list of watches",
+            in_request("session.watch.set", "\"watches\":\"@@\","),
+        ),
+        (
+            "a flag",
+            long(
+                "fvj1:{\"flags\":{\"modernCellRep\":\"",
+                "\"},\"protocol\":\"memory\",\"type\":\"hello\"}",
+            ),
+        ),
+        (
+            "a protocol",
+            long(
+                &format!("fvj1:{{\"flags\":1,{token}:\""),
+                "\",\"type\":\"hello\"}",
+            ),
+        ),
+    ] {
+        let (outcome, peak) = peak(|| parse_client_message(&text).map(drop));
+        report(what, &text, peak);
+        assert!(outcome.is_err(), "{what}");
+        assert!(peak <= text.len() as u64 + 64 * KIB, "{what}: {peak}");
+    }
+}
+
+#[test]
 fn wire_1003_the_densest_values_cost_a_fixed_multiple_of_their_text() {
     // A quarter of a megabyte shows the factor; the largest message costs 256 times as much.
     let text = |piece: &str| format!("fvj1:[0{}]", piece.repeat((256 << 10) / piece.len()));
