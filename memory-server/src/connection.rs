@@ -2,7 +2,8 @@
 //! its peer (SRV-110…113, SRV-301). Shared by the tasks of `transport`, by `loopback` and by fan-out.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use memory_engine::sync::Mutex;
 use memory_wire::auth::ChallengeState;
@@ -11,6 +12,7 @@ use memory_wire::{Seq, SessionId, SpaceId};
 
 use crate::delivery::SessionKey;
 use crate::limits::Limits;
+use crate::listener::Allowance;
 use crate::outbound::Outbound;
 use crate::space::Space;
 use crate::statistics::Statistics;
@@ -41,6 +43,10 @@ pub(crate) struct Connection {
     pub(crate) outbound: Outbound,
     pub(crate) statistics: Arc<Statistics>,
     negotiation: Mutex<Negotiation>,
+    /// No session was opened on it yet.
+    guest: AtomicBool,
+    /// What may be read while it is a guest; `None` where nobody counts.
+    allowance: OnceLock<Arc<Allowance>>,
     /// At most one challenge lives at a time (SRV-301).
     pub(crate) challenge: Mutex<ChallengeState>,
     sessions: Mutex<BTreeMap<(SpaceId, SessionId), OpenSession>>,
@@ -67,9 +73,35 @@ impl Connection {
             order,
             outbound,
             negotiation: Mutex::new(Negotiation::AwaitHello),
+            guest: AtomicBool::new(true),
+            allowance: OnceLock::new(),
             challenge: Mutex::default(),
             sessions: Mutex::default(),
         })
+    }
+
+    /// The bound on what it may send before it opens a session.
+    pub(crate) fn bound_by(&self, allowance: Arc<Allowance>) {
+        // Set once, by the upgrade that made the connection.
+        let _ = self.allowance.set(allowance);
+    }
+
+    pub(crate) fn is_guest(&self) -> bool {
+        self.guest.load(Ordering::Relaxed)
+    }
+
+    /// A session was opened: it is known whom the connection serves.
+    pub(crate) fn welcome(&self) {
+        self.guest.store(false, Ordering::Relaxed);
+        if let Some(allowance) = self.allowance.get() {
+            allowance.lift();
+        }
+    }
+
+    pub(crate) fn is_over_its_allowance(&self) -> bool {
+        self.allowance
+            .get()
+            .is_some_and(|allowance| allowance.is_exhausted())
     }
 
     pub(crate) fn negotiation(&self) -> Negotiation {

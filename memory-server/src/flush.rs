@@ -1,6 +1,7 @@
 //! Fan-out of a space (SRV §4.7, 4.10): when, in which order, to whom. A pass takes what is dirty, visits the sessions
 //! that track any of it or are owed a marker, and queues at most one frame each. One failing session never holds up
-//! another.
+//! another. Nothing is delayed beyond the window and the evaluation (SRV-703). A pass of the timer that fails is logged, one
+//! that was asked for is told to whoever asked; both have put their batch back (SRV-440).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -14,7 +14,7 @@ fn refused(reason: impl Into<String>) -> Authority {
 }
 
 /// True for `did:<method>:<id>`, exactly three non-empty parts.
-fn is_space_did(space: &str) -> bool {
+pub(crate) fn is_space_did(space: &str) -> bool {
     let parts: Vec<&str> = space.split(':').collect();
     parts.len() == 3 && parts[0] == "did" && parts.iter().all(|part| !part.is_empty())
 }

@@ -1,5 +1,6 @@
 //! Reads that name a stored instance (SRV-604…609) and the refusal of scoped reads that would silently resolve to the
-//! service's own empty instance (SRV-611). Asked by the read requests before evaluation and by every pass.
+//! service's own empty instance (SRV-611). Nothing lifts either refusal: no message carries a delegated scoped read
+//! (SRV-612). Asked by the read requests before evaluation and by every pass.
 
 use memory_wire::message::Root;
 use memory_wire::{BranchName, EntityId, Scope, ScopeIdentity, ScopeKey, SpaceId, WireError};

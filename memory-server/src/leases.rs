@@ -1,5 +1,6 @@
 //! Who holds execution leases, as far as reads care (SRV-605): the row of the read space, or of any other space this
-//! process works on, compared as a whole string so that another process of the same service does not pass.
+//! process works on, compared as a whole string so that another process of the same service does not pass. Leases are
+//! taken and renewed by the host (SRV-909).
 
 use std::sync::Arc;
 

@@ -37,6 +37,8 @@ pub struct Limits {
     /// Sockets without a session. Beyond it the one that has waited longest is closed 1013, so that whoever opens a
     /// session promptly always finds a place.
     pub unopened_sockets: usize,
+    /// Bytes a socket may send before a session is opened on it; beyond it closes 1009. An open is a few hundred.
+    pub unopened_bytes: usize,
     /// Frames of one connection that may wait for dispatch before its socket is no longer read (SRV-707).
     pub inbound_pending_frames: usize,
     /// Bytes of one connection that may wait for dispatch before its socket is no longer read (SRV-707).
@@ -108,6 +110,7 @@ impl Default for Limits {
             hello_deadline: Duration::from_secs(30),
             max_connections: 65_536,
             unopened_sockets: 16_384,
+            unopened_bytes: 4 * MIB,
             inbound_pending_frames: 64,
             inbound_pending_bytes: 8 * MIB,
             read_buffer: 8 * 1024,

@@ -3,7 +3,10 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
@@ -14,6 +17,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -88,13 +92,20 @@ async fn converse(
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "small frames may be delayed");
     }
-    let place = Arc::new(place);
-    let kept = Arc::clone(&place);
+    let line = Line {
+        allowance: Arc::new(Allowance::unlimited()),
+        _place: Arc::new(place),
+    };
+    let stream = Bounded {
+        stream,
+        allowance: Arc::clone(&line.allowance),
+    };
+    let kept = line.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(ConnectInfo(peer));
         // A socket outlives this conversation: its place goes with it.
-        request.extensions_mut().insert(Place(Arc::clone(&kept)));
+        request.extensions_mut().insert(kept.clone());
         router.clone().call(request)
     });
     let mut draining = std::pin::pin!(server.draining());
@@ -118,9 +129,96 @@ async fn converse(
         }
         tracing::debug!(%peer, %error, "connection ended");
     }
-    drop(place);
 }
 
-/// The place of a connection among [`crate::Limits::max_connections`], held until its last holder is gone.
+/// A TCP connection, as the socket that it becomes knows it.
 #[derive(Debug, Clone)]
-pub(crate) struct Place(#[allow(dead_code, reason = "held, never looked at")] Arc<OwnedSemaphorePermit>);
+pub(crate) struct Line {
+    pub(crate) allowance: Arc<Allowance>,
+    /// Its place among [`crate::Limits::max_connections`], held until its last holder is gone.
+    _place: Arc<OwnedSemaphorePermit>,
+}
+
+/// Bytes that may still be read. A message is put together before anybody sees it, so a socket on which nobody has
+/// opened a session is bounded here, where its bytes come in.
+#[derive(Debug)]
+pub(crate) struct Allowance(AtomicUsize);
+
+impl Allowance {
+    const UNLIMITED: usize = usize::MAX;
+
+    fn unlimited() -> Allowance {
+        Allowance(AtomicUsize::new(Allowance::UNLIMITED))
+    }
+
+    pub(crate) fn limit(&self, bytes: usize) {
+        self.0.store(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn lift(&self) {
+        self.0.store(Allowance::UNLIMITED, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+
+    fn take(&self, bytes: usize) {
+        let left = self.0.load(Ordering::Relaxed);
+        if left != Allowance::UNLIMITED {
+            // Only the one reader takes; that the bound is lifted meanwhile must stand.
+            let taken = left.saturating_sub(bytes);
+            let _ = self
+                .0
+                .compare_exchange(left, taken, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A stream that ends when its allowance does.
+struct Bounded {
+    stream: TcpStream,
+    allowance: Arc<Allowance>,
+}
+
+impl AsyncRead for Bounded {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.allowance.is_exhausted() {
+            return Poll::Ready(Err(io::ErrorKind::FileTooLarge.into()));
+        }
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
+        self.allowance.take(buf.filled().len() - before);
+        polled
+    }
+}
+
+impl AsyncWrite for Bounded {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

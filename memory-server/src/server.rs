@@ -28,8 +28,8 @@ use crate::connection::Connection;
 use crate::dispatch::Requester;
 use crate::error::ServerError;
 use crate::log_counts::LogCounts;
-use crate::outbound::Closing;
 use crate::metrics::Census;
+use crate::outbound::Closing;
 use crate::rates::{Metered, RateLimits, RateStats, TooFast};
 use crate::serving_plane::{AdmittedCommit, DemandReason, Observer};
 use crate::space::{PendingFrame, Space};
@@ -326,7 +326,9 @@ impl Server {
 
     /// A new connection over a socket, unless the server is ending.
     pub(crate) fn admit_connection(&self) -> Option<Arc<Connection>> {
-        let connection = self.enlist(|id, order, server| Connection::over_socket(id, order, &server.config.limits, Arc::clone(&server.statistics)))?;
+        let connection = self.enlist(|id, order, server| {
+            Connection::over_socket(id, order, &server.config.limits, Arc::clone(&server.statistics))
+        })?;
         let evicted = {
             let mut unopened = self.unopened.lock();
             unopened.insert(connection.order, Arc::downgrade(&connection));
@@ -344,6 +346,7 @@ impl Server {
 
     /// A session was opened on the connection: it is nobody's guest any more.
     pub(crate) fn note_opened(&self, connection: &Connection) {
+        connection.welcome();
         self.unopened.lock().remove(&connection.order);
     }
 
@@ -507,9 +510,7 @@ impl Server {
             && notice.class == CommitClass::Authored
             && let Some(space) = self.find_space(&notice.space)
         {
-            space
-                .uncovered
-                .note(notice.seq, self.config.clock.monotonic_ms());
+            space.uncovered.note(notice.seq, self.config.clock.monotonic_ms());
         }
         self.observe("commit_admitted", |observer| observer.commit_admitted(notice));
     }

@@ -5,9 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use memory_engine::sync::Mutex;
 use memory_wire::well_known::WATERMARK_DOCUMENT;
 use memory_wire::{EntityId, Seq};
-use memory_engine::sync::Mutex;
 
 use crate::server::Server;
 use crate::space::Space;

@@ -211,7 +211,8 @@ pub enum ServedAclOutcome {
 /// A future of the plane, boxed so that the trait can be used as an object.
 pub type PlaneFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// The engine plane of a server, for a serving loop in the same process. Implemented by [`crate::Server`].
+/// The engine plane of a server, for a serving loop in the same process. Implemented by [`crate::Server`]. Server and host
+/// are compiled together, so whether the one supports what the other calls is the compiler's question (SRV-901).
 ///
 /// Futures resolve under any executor; methods without one may be called from any thread.
 pub trait ServingPlane: Send + Sync {

@@ -212,11 +212,13 @@ impl Opening {
             caught_up,
             catch_up,
         );
-        server.statistics().count_open(match (&opened.displaced, opened.resumed) {
-            (Some(_), _) => statistics::Opening::TakenOver,
-            (None, true) => statistics::Opening::Resumed,
-            (None, false) => statistics::Opening::Fresh,
-        });
+        server
+            .statistics()
+            .count_open(match (&opened.displaced, opened.resumed) {
+                (Some(_), _) => statistics::Opening::TakenOver,
+                (None, true) => statistics::Opening::Resumed,
+                (None, false) => statistics::Opening::Fresh,
+            });
         server.notify_session_opened(space.id());
         Ok(())
     }

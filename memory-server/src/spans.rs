@@ -101,8 +101,14 @@ mod tests {
         let set = value!({ "op": "set", "id": "of:x", "value": { "value": 1 } });
         let sql = value!({ "op": "sqlite", "db": { "id": "of:db", "tables": {} }, "sql": "DELETE FROM t" });
         let none = value!([]);
-        assert_eq!(commit_kind(&commit(value!([(set.clone())]), none.clone())), "semantic");
-        assert_eq!(commit_kind(&commit(value!([(sql.clone())]), none.clone())), "sqlite");
+        assert_eq!(
+            commit_kind(&commit(value!([(set.clone())]), none.clone())),
+            "semantic"
+        );
+        assert_eq!(
+            commit_kind(&commit(value!([(sql.clone())]), none.clone())),
+            "sqlite"
+        );
         assert_eq!(commit_kind(&commit(value!([(set), (sql)]), none)), "mixed");
     }
 }

@@ -1,5 +1,6 @@
 //! `sqlite.query` and `sqlite.register-disk-source` (SRV §5.6, 5.7). SQLite operations of commits are `transact`'s, which
-//! has the engine attach their database for the length of the commit (SRV-523).
+//! has the engine judge them (SRV-522) and attach their database for the length of the commit (SRV-523). Files are named by
+//! the engine (SRV-519), which also keeps at most 32 of them open for reading (SRV-520).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -5,9 +5,9 @@ use memory_engine::sync::atomic::{AtomicUsize, Ordering};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use memory_engine::sync::Mutex;
 use memory_engine::Applied;
 use memory_engine::query::RefreshWork;
+use memory_engine::sync::Mutex;
 use memory_wire::SpaceId;
 use memory_wire::commit_meta::CommitClass;
 use memory_wire::error::{ErrorName, SocketClose};
@@ -380,7 +380,10 @@ impl Statistics {
     /// Makes every series with a closed label set exist from the start: a counter that appears with its first count hides
     /// that count from whoever computes rates.
     fn begin_at_zero(&self) {
-        for counter in Counter::ALL.iter().filter(|counter| counter.row().labels.is_empty()) {
+        for counter in Counter::ALL
+            .iter()
+            .filter(|counter| counter.row().labels.is_empty())
+        {
             self.metrics.add(*counter, &[], 0);
         }
         for name in ErrorName::ALL {
@@ -389,7 +392,12 @@ impl Statistics {
         for close in SOCKET_CLOSES {
             self.metrics.add(Counter::Closes, &[close_label(*close)], 0);
         }
-        for outcome in [Opening::Fresh, Opening::Resumed, Opening::TakenOver, Opening::Refused] {
+        for outcome in [
+            Opening::Fresh,
+            Opening::Resumed,
+            Opening::TakenOver,
+            Opening::Refused,
+        ] {
             self.metrics.add(Counter::SessionOpens, &[outcome.label()], 0);
         }
         for cause in [SessionEnd::Expired, SessionEnd::Revoked] {
@@ -418,7 +426,8 @@ impl Statistics {
             self.metrics.add(Counter::LimitRefusals, &[limit.label()], 0);
         }
         for class in [CommitClass::Authored, CommitClass::Derived, CommitClass::System] {
-            self.metrics.add(Counter::Commits, &[class.as_str(), "accepted"], 0);
+            self.metrics
+                .add(Counter::Commits, &[class.as_str(), "accepted"], 0);
         }
     }
 
@@ -459,7 +468,8 @@ impl Statistics {
 
     pub(crate) fn count_split(&self, prioritized: usize, followers: usize) {
         if prioritized > 0 && followers > 0 {
-            self.metrics.add(Counter::PushPrioritized, &[], prioritized as u64);
+            self.metrics
+                .add(Counter::PushPrioritized, &[], prioritized as u64);
             self.metrics.add(Counter::PushFollowers, &[], followers as u64);
             self.metrics.count(Counter::PushMixed, &[]);
         }
@@ -490,8 +500,7 @@ impl Statistics {
 
     /// A peer that was not let in, or not let finish, before there was a socket.
     pub(crate) fn count_turned_away(&self, reason: TurnedAway) {
-        self.metrics
-            .count(Counter::TurnedAway, &[reason.label()]);
+        self.metrics.count(Counter::TurnedAway, &[reason.label()]);
     }
 
     pub(crate) fn count_upgrade(&self, accepted: bool) {
@@ -508,8 +517,7 @@ impl Statistics {
     }
 
     pub(crate) fn count_ends(&self, cause: SessionEnd, n: usize) {
-        self.metrics
-            .add(Counter::SessionEnds, &[cause.label()], n as u64);
+        self.metrics.add(Counter::SessionEnds, &[cause.label()], n as u64);
     }
 
     pub(crate) fn count_evaluation(&self) {
@@ -637,7 +645,12 @@ impl Statistics {
     pub(crate) fn errors(&self) -> BTreeMap<&'static str, u64> {
         ErrorName::ALL
             .iter()
-            .map(|name| (name.as_str(), self.metrics.get(Counter::Errors, &[name.metric_label()])))
+            .map(|name| {
+                (
+                    name.as_str(),
+                    self.metrics.get(Counter::Errors, &[name.metric_label()]),
+                )
+            })
             .collect()
     }
 

@@ -1,13 +1,14 @@
 //! WebSocket transport: one reader, one dispatcher and one writer task per socket (SRV-101…109, SRV-704…707). The
 //! reader parses frames as they arrive and stops reading while too many wait; the dispatcher handles them strictly in
-//! order; the writer drains the outbound queue, pings, and closes.
+//! order; the writer drains the outbound queue, pings, and closes. Clients ignore close codes and reconnect (SRV-108): they
+//! are for people and metrics.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use axum::Extension;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
-use axum::Extension;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{SplitSink, SplitStream};
@@ -18,7 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::connection::{Connection, Negotiation};
-use crate::listener::Place;
+use crate::listener::Line;
 use crate::outbound::{Closing, Next};
 use crate::server::Server;
 use crate::space::PendingFrame;
@@ -66,7 +67,7 @@ pub(crate) struct Inbound {
 pub(crate) fn upgrade(
     server: Arc<Server>,
     mount: Mount,
-    place: Option<Extension<Place>>,
+    line: Option<Extension<Line>>,
     request: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Response {
     let upgrade = match request {
@@ -90,6 +91,11 @@ pub(crate) fn upgrade(
     };
     let limits = &server.config().limits;
     let limit = limits.max_inbound_message;
+    let line = line.map(|Extension(line)| line);
+    if let Some(line) = &line {
+        line.allowance.limit(limits.unopened_bytes);
+        connection.bound_by(Arc::clone(&line.allowance));
+    }
     upgrade
         .read_buffer_size(limits.read_buffer.max(1024))
         .write_buffer_size(0)
@@ -104,7 +110,7 @@ pub(crate) fn upgrade(
         })
         .on_upgrade(async move |socket| {
             serve(server, connection, socket, mount).await;
-            drop(place);
+            drop(line);
         })
 }
 
@@ -262,6 +268,10 @@ impl Reader<'_> {
         let limits = &self.server.config().limits;
         let arrived = Instant::now();
         self.server.statistics().count_received(text.len());
+        if self.connection.is_guest() && self.connection.outbound.queued_bytes() > limits.negotiation_buffer {
+            // Whoever is not even known yet may not have answers pile up either.
+            return Err(Closing::Now(SocketClose::OutboundBuffer));
+        }
         let message = parse(text).await;
         let mut handled = None;
         match stage {
@@ -298,7 +308,11 @@ impl Reader<'_> {
             .as_ref()
             .and_then(ClientMessage::header)
             // Whoever has no session in a space cannot hold up its pushes.
-            .filter(|header| self.connection.session(&header.space, &header.session_id).is_some())
+            .filter(|header| {
+                self.connection
+                    .session(&header.space, &header.session_id)
+                    .is_some()
+            })
             .and_then(|header| self.server.pending_frame(&header.space));
         self.frames
             .send(Box::new(Inbound {
@@ -314,6 +328,9 @@ impl Reader<'_> {
 
     fn read_failure(&self, error: axum::Error) -> Closing {
         tracing::debug!(connection = %self.connection.id, %error, "read failed");
+        if self.connection.is_over_its_allowance() {
+            return Closing::Now(SocketClose::NegotiationBuffer);
+        }
         // The library reports an oversized message as a capacity error; everything else is a dead socket.
         if error.to_string().contains("too long") || error.to_string().contains("too big") {
             Closing::Now(SocketClose::MessageTooLarge)

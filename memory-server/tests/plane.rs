@@ -435,10 +435,13 @@ async fn srv_1101_health_stats_and_meta() {
         (&json!("OK"), &json!("abc"))
     );
     let meta = get("/api/meta").await;
-    assert_eq!(
-        meta,
-        json!({ "did": "did:key:z6Mk-audience", "gitSha": "abc", "shellServerExecutionDefine": true })
-    );
+    for (key, value) in [
+        ("did", json!("did:key:z6Mk-audience")),
+        ("gitSha", json!("abc")),
+        ("shellServerExecutionDefine", json!(true)),
+    ] {
+        assert_eq!(meta[key], value, "{meta}");
+    }
     let stats = get("/api/health/stats").await;
     for timing in [
         "memory/frame/queue",

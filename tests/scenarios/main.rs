@@ -8,3 +8,4 @@ mod poll;
 mod reconnect;
 mod scopes;
 mod store;
+mod two_processes;

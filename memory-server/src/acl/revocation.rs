@@ -1,4 +1,5 @@
-//! Sessions that lose their space when its list changes (SRV-808…810). Runs in the turn of the commit that changed the
+//! Sessions that lose their space when its list changes (SRV-808, SRV-809): the only place where READ is judged
+//! again, because the list is the only thing that changes it (SRV-810). Runs in the turn of the commit that changed the
 //! list; the caller announces each loss, the writer's own after its verdict.
 
 use std::sync::Arc;

@@ -12,8 +12,8 @@ use memory_engine::EngineError;
 use memory_wire::hash::tagged_hash;
 use memory_wire::{EntityId, Object, SpaceId, Value, codec};
 
-use crate::acl;
 use crate::error::ServerError;
+use crate::foreign_authority::is_space_did;
 use crate::server::Server;
 
 /// Tag that may stand before the hash of a blob name.
@@ -51,11 +51,11 @@ async fn store(
     headers: &HeaderMap,
     body: Body,
 ) -> Response {
-    if !acl::is_did(space) {
-        return (StatusCode::BAD_REQUEST, "Invalid space DID").into_response();
+    if !is_space_did(space) {
+        return unread(StatusCode::BAD_REQUEST, "Invalid space DID");
     }
     let Some(body) = read_bounded(headers, body, server.config().limits.max_blob).await else {
-        return (StatusCode::PAYLOAD_TOO_LARGE, "Blob payload too large").into_response();
+        return unread(StatusCode::PAYLOAD_TOO_LARGE, "Blob payload too large");
     };
     let Some(upload) = std::str::from_utf8(&body).ok().and_then(parse_upload) else {
         return (StatusCode::BAD_REQUEST, "Invalid blob payload").into_response();
@@ -84,11 +84,16 @@ async fn store(
     }
 }
 
+/// A refusal before the body was read to its end: the connection cannot carry another request, and says so.
+fn unread(status: StatusCode, text: &'static str) -> Response {
+    (status, [(header::CONNECTION, "close")], text).into_response()
+}
+
 pub(crate) async fn download(
     State(server): State<Arc<Server>>,
     Path((space, name)): Path<(String, String)>,
 ) -> Response {
-    if !acl::is_did(&space) {
+    if !is_space_did(&space) {
         return (StatusCode::BAD_REQUEST, "Invalid space DID").into_response();
     }
     let hash = name.split('.').next().unwrap_or_default();

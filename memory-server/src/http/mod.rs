@@ -8,15 +8,15 @@ pub(crate) mod meta;
 
 use std::sync::Arc;
 
-use axum::{Extension, Router};
-use axum::extract::{MatchedPath, Request, State};
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{any, get, post};
+use axum::{Extension, Router};
 
-use crate::listener::Place;
+use crate::listener::Line;
 use crate::server::Server;
 use crate::transport::{Mount, upgrade};
 
@@ -27,9 +27,9 @@ pub(crate) fn production(server: Arc<Server>) -> Router {
             "/api/storage/memory",
             get(
                 |State(server): State<Arc<Server>>,
-                 place: Option<Extension<Place>>,
+                 line: Option<Extension<Line>>,
                  request: Result<WebSocketUpgrade, WebSocketUpgradeRejection>| async move {
-                    upgrade(server, Mount::Production, place, request)
+                    upgrade(server, Mount::Production, line, request)
                 },
             ),
         )
@@ -71,9 +71,9 @@ pub(crate) fn standalone(server: Arc<Server>) -> Router {
     Router::new()
         .fallback(any(
             |State(server): State<Arc<Server>>,
-             place: Option<Extension<Place>>,
+             line: Option<Extension<Line>>,
              request: Result<WebSocketUpgrade, WebSocketUpgradeRejection>| async move {
-                upgrade(server, Mount::Standalone, place, request)
+                upgrade(server, Mount::Standalone, line, request)
             },
         ))
         .with_state(server)

@@ -301,6 +301,13 @@ pub const KNOBS: &[Knob] = &[
         "TCP connections at once; further ones are closed unanswered."
     ),
     knob!(
+        "limits.unopened_bytes",
+        BYTES,
+        ["MEMORY_UNOPENED_BYTES"],
+        limits.unopened_bytes,
+        "Bytes a socket may send before a session is opened on it; beyond it closes 1009."
+    ),
+    knob!(
         "limits.unopened_sockets",
         COUNT,
         ["MEMORY_UNOPENED_SOCKETS"],

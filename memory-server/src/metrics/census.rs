@@ -95,9 +95,14 @@ impl Census {
     pub(crate) fn samples(&self, gauge: Gauge) -> Vec<Sample> {
         let plain = |value: f64| vec![Sample::plain(value)];
         match gauge {
-            Gauge::BuildInfo => vec![Sample::labelled(&[env!("CARGO_PKG_VERSION"), &self.revision], 1.0)],
+            Gauge::BuildInfo => vec![Sample::labelled(
+                &[env!("CARGO_PKG_VERSION"), &self.revision],
+                1.0,
+            )],
             Gauge::StartTime => plain(self.started_at_ms as f64 / 1000.0),
-            Gauge::ResidentMemory => self.resident_bytes.map_or_else(Vec::new, |bytes| plain(bytes as f64)),
+            Gauge::ResidentMemory => self
+                .resident_bytes
+                .map_or_else(Vec::new, |bytes| plain(bytes as f64)),
             Gauge::Connections => plain(self.connections as f64),
             Gauge::Spaces => plain(self.spaces as f64),
             Gauge::Sessions => vec![

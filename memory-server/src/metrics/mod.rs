@@ -47,6 +47,10 @@ impl Metrics {
             let row = histogram.row();
             let options = HistogramOpts::new(row.name, row.meaning()).buckets(SECONDS.to_vec());
             let family = HistogramVec::new(options, row.labels).expect(SOUND);
+            if row.labels.is_empty() {
+                // There from the start, with nothing in it.
+                family.with_label_values(&[] as &[&str]);
+            }
             registry.register(Box::new(family.clone())).expect(SOUND);
             family
         });
@@ -60,7 +64,9 @@ impl Metrics {
 
     /// Adds to a counter. `labels` are the values of the row's labels, in its order.
     pub(crate) fn add(&self, counter: Counter, labels: &[&str], n: u64) {
-        self.counters[counter as usize].with_label_values(labels).inc_by(n);
+        self.counters[counter as usize]
+            .with_label_values(labels)
+            .inc_by(n);
     }
 
     /// Adds one.

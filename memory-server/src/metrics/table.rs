@@ -300,7 +300,12 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), count);
         for row in table() {
-            assert_eq!(row.name.ends_with("_total"), row.kind == MetricKind::Counter, "{}", row.name);
+            assert_eq!(
+                row.name.ends_with("_total"),
+                row.kind == MetricKind::Counter,
+                "{}",
+                row.name
+            );
             if row.kind == MetricKind::Histogram {
                 assert!(row.name.ends_with("_seconds"), "{}", row.name);
             }

@@ -54,7 +54,12 @@ fn attempts(list: &str) -> Vec<(&'static str, Json, &'static str, &'static str)>
             PROTOCOL,
             replace,
         ),
-        ("delete", plain(json!([{ "op": "delete", "id": list }])), PROTOCOL, replace),
+        (
+            "delete",
+            plain(json!([{ "op": "delete", "id": list }])),
+            PROTOCOL,
+            replace,
+        ),
         (
             "set of a user's instance",
             plain(json!([{ "op": "set", "id": list, "scope": "user", "value": grants_mallory() }])),
@@ -215,7 +220,10 @@ async fn srv_812_no_shape_of_change_gets_through() {
             "watches": [], "views": views,
         }))
         .await;
-    assert!(answer["ok"].is_object() || answer["error"].is_object(), "{answer}");
+    assert!(
+        answer["ok"].is_object() || answer["error"].is_object(),
+        "{answer}"
+    );
     rig.unharmed(&[&peer]).await;
 }
 
@@ -244,7 +252,9 @@ async fn srv_806_nobody_else_founds_a_space() {
     let key = memory_wire::identity::Signer::from_passphrase("a space nobody founded");
     let space = memory_wire::SpaceId::from(key.did().as_str());
     let mut peer = rig.peer(stranger()).await;
-    peer.open(&space, "s").await.expect("an empty space may be looked at");
+    peer.open(&space, "s")
+        .await
+        .expect("an empty space may be looked at");
     let list = acl_document_id(&space).to_string();
     let cases: [(&str, Json, &str); 3] = [
         (
@@ -295,14 +305,22 @@ async fn srv_808_the_last_owner_stays_and_a_removed_member_goes() {
     for (n, value) in attempts.into_iter().enumerate() {
         let operations = json!([{ "op": "set", "id": list, "value": value }]);
         let answer = owner.transact(&shared, "second", n as u64 + 1, operations).await;
-        judge("the last owner", &answer, PROTOCOL, "retain at least one concrete OWNER").expect("refused");
+        judge(
+            "the last owner",
+            &answer,
+            PROTOCOL,
+            "retain at least one concrete OWNER",
+        )
+        .expect("refused");
     }
     let before = rig.counters().await;
-    let without = json!([{ "op": "set", "id": list, "value": { "value": { victim().did().as_str(): "OWNER" } } }]);
+    let without =
+        json!([{ "op": "set", "id": list, "value": { "value": { victim().did().as_str(): "OWNER" } } }]);
     let answer = owner.transact(&shared, "second", 10, without).await;
     assert!(answer["ok"].is_object(), "{answer}");
     // Everything after the removal is a secret to the removed.
-    let after_removal = json!([{ "op": "set", "id": "of:note", "value": { "value": { "text": SECRET_AFTER } } }]);
+    let after_removal =
+        json!([{ "op": "set", "id": "of:note", "value": { "value": { "text": SECRET_AFTER } } }]);
     let answer = owner.transact(&shared, "second", 11, after_removal).await;
     assert!(answer["ok"].is_object(), "{answer}");
     let revoked = loop {
@@ -321,7 +339,9 @@ async fn srv_808_the_last_owner_stays_and_a_removed_member_goes() {
     let series = "memory_session_ends_total{cause=\"revoked\"}";
     assert_eq!(after[series], before[series] + 1);
     // The server has flushed what it would have flushed.
-    memory_server::ServingPlane::idle(&*rig.server).await.expect("settles");
+    memory_server::ServingPlane::idle(&*rig.server)
+        .await
+        .expect("settles");
     for attacker in [&peer, &again] as [&Peer; 2] {
         attacker.heard.holds_no(&[SECRET_AFTER.to_owned()]);
     }

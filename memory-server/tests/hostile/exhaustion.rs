@@ -29,7 +29,10 @@ async fn srv_106_a_huge_frame_closes_its_own_socket() {
     let mut peer = rig.member().await;
     let series = closes("message_too_large");
     let before = rig.counters().await[&series];
-    let frame = format!("fvj1:{{\"type\":\"session.ack\",\"junk\":\"{}\"}}", "x".repeat(200_000));
+    let frame = format!(
+        "fvj1:{{\"type\":\"session.ack\",\"junk\":\"{}\"}}",
+        "x".repeat(200_000)
+    );
     // The server may close before it has all been written.
     let _ = peer.socket.send(Message::Text(frame.into())).await;
     within(peer.closed()).await;
@@ -40,13 +43,11 @@ async fn srv_106_a_huge_frame_closes_its_own_socket() {
     for (n, opcode) in [(0u8, 1u8), (1, 0)] {
         let frame = tokio_tungstenite::tungstenite::protocol::frame::Frame::message(
             half.clone(),
-            tokio_tungstenite::tungstenite::protocol::frame::coding::OpCode::Data(
-                if opcode == 1 {
-                    tokio_tungstenite::tungstenite::protocol::frame::coding::Data::Text
-                } else {
-                    tokio_tungstenite::tungstenite::protocol::frame::coding::Data::Continue
-                },
-            ),
+            tokio_tungstenite::tungstenite::protocol::frame::coding::OpCode::Data(if opcode == 1 {
+                tokio_tungstenite::tungstenite::protocol::frame::coding::Data::Text
+            } else {
+                tokio_tungstenite::tungstenite::protocol::frame::coding::Data::Continue
+            }),
             n == 1,
         );
         let _ = peer.socket.send(Message::Frame(frame)).await;
@@ -63,7 +64,9 @@ async fn srv_111_deep_and_wide_frames_are_no_messages() {
     let shared = rig.shared.to_string();
     let series = error_series("invalid_message");
     let before = rig.counters().await[&series];
-    let head = format!("fvj1:{{\"type\":\"session.ack\",\"requestId\":\"a\",\"space\":\"{shared}\",\"sessionId\":\"m\",\"x\":");
+    let head = format!(
+        "fvj1:{{\"type\":\"session.ack\",\"requestId\":\"a\",\"space\":\"{shared}\",\"sessionId\":\"m\",\"x\":"
+    );
     let holes = vec!["{\"/hole\":900000}"; 50_000].join(",");
     let deep = [
         format!("{head}{}{}}}", "[".repeat(200_000), "]".repeat(200_000)),
@@ -102,10 +105,14 @@ async fn srv_103_floods_before_the_first_answer_are_bounded() {
     let series = closes("negotiation_buffer");
     let before = rig.counters().await[&series];
     // A socket that has not even said hello and sends far more than it may.
-    let (mut socket, _) = tokio_tungstenite::connect_async(format!("ws://{}/api/storage/memory", rig.address))
-        .await
-        .expect("upgraded");
-    let big = format!("fvj1:{{\"type\":\"hello\",\"protocol\":\"memory\",\"flags\":{{}},\"x\":\"{}\"}}", "y".repeat(900_000));
+    let (mut socket, _) =
+        tokio_tungstenite::connect_async(format!("ws://{}/api/storage/memory", rig.address))
+            .await
+            .expect("upgraded");
+    let big = format!(
+        "fvj1:{{\"type\":\"hello\",\"protocol\":\"memory\",\"flags\":{{}},\"x\":\"{}\"}}",
+        "y".repeat(900_000)
+    );
     for _ in 0..40 {
         if socket.send(Message::Text(big.clone().into())).await.is_err() {
             break;
@@ -155,11 +162,16 @@ async fn srv_401_floods_of_requests_are_answered_one_by_one() {
         .map(|n| json!({ "id": format!("of:{n}"), "selector": { "path": [], "schema": true } }))
         .collect();
     let watches: Vec<_> = (0..20_000)
-        .map(|n| json!({ "id": format!("w{n}"), "kind": "graph", "query": { "roots": [
-            { "id": format!("of:{n}"), "selector": { "path": [], "schema": true } }] } }))
+        .map(|n| {
+            json!({ "id": format!("w{n}"), "kind": "graph", "query": { "roots": [
+            { "id": format!("of:{n}"), "selector": { "path": [], "schema": true } }] } })
+        })
         .collect();
     for (label, watches) in [
-        ("one of many roots", json!([{ "id": "w", "kind": "graph", "query": { "roots": roots } }])),
+        (
+            "one of many roots",
+            json!([{ "id": "w", "kind": "graph", "query": { "roots": roots } }]),
+        ),
         ("many", json!(watches)),
     ] {
         let answer = within(peer.request(json!({
@@ -169,7 +181,10 @@ async fn srv_401_floods_of_requests_are_answered_one_by_one() {
         .await;
         if label == "many" {
             assert!(
-                answer["error"]["message"].as_str().unwrap_or_default().contains("watches"),
+                answer["error"]["message"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .contains("watches"),
                 "{label}: {}",
                 &answer.to_string()[..answer.to_string().len().min(300)]
             );
@@ -195,18 +210,26 @@ async fn a_slow_handshake_is_cut_off() {
         .await
         .expect("written");
     let mut rest = Vec::new();
-    within(slow.read_to_end(&mut rest)).await.expect("ended by the server");
+    within(slow.read_to_end(&mut rest))
+        .await
+        .expect("ended by the server");
     let mut garbage = TcpStream::connect(rig.address).await.expect("listens");
-    garbage.write_all(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n").await.expect("written");
+    garbage
+        .write_all(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n")
+        .await
+        .expect("written");
     let mut rest = Vec::new();
-    within(garbage.read_to_end(&mut rest)).await.expect("ended by the server");
+    within(garbage.read_to_end(&mut rest))
+        .await
+        .expect("ended by the server");
     assert!(rig.counters().await[series] >= before + 2);
     // A socket that never says hello, although it answers pings.
     let closed = closes("no_hello");
     let was = rig.counters().await[&closed];
-    let (mut silent, _) = tokio_tungstenite::connect_async(format!("ws://{}/api/storage/memory", rig.address))
-        .await
-        .expect("upgraded");
+    let (mut silent, _) =
+        tokio_tungstenite::connect_async(format!("ws://{}/api/storage/memory", rig.address))
+            .await
+            .expect("upgraded");
     let code = loop {
         match within(silent.next()).await {
             Some(Ok(Message::Close(frame))) => break frame.map(|frame| u16::from(frame.code)),
@@ -267,7 +290,11 @@ async fn connections_beyond_the_limit_are_turned_away() {
     drop(idle);
     within(async {
         loop {
-            let text = http(rig.address, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
+            let text = http(
+                rig.address,
+                "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+            )
+            .await;
             if text.contains("memory_turned_away_total{reason=\"full\"} ") {
                 break;
             }
@@ -277,6 +304,47 @@ async fn connections_beyond_the_limit_are_turned_away() {
     .await;
     assert!(rig.counters().await["memory_turned_away_total{reason=\"full\"}"] >= turned_away);
     rig.unharmed(&[]).await;
+}
+
+/// Whoever has opened no session can make the server hold neither a large message nor a pile of answers.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guest_may_send_and_leave_unread_only_little() {
+    let mut rig = Rig::with(|config| {
+        config.limits.unopened_bytes = 200_000;
+        config.limits.negotiation_buffer = 20_000;
+    })
+    .await;
+    let series = closes("negotiation_buffer");
+    let before = rig.counters().await[&series];
+    let mut guest = rig.peer(stranger()).await;
+    let frame = format!(
+        "fvj1:{{\"type\":\"session.ack\",\"junk\":\"{}\"}}",
+        "x".repeat(5_000_000)
+    );
+    let _ = guest.socket.send(Message::Text(frame.into())).await;
+    within(guest.closed()).await;
+    assert_eq!(rig.counters().await[&series], before + 1);
+    // Little frames whose answers nobody reads: the bytes in run out before the answers fill anything.
+    let mut guest = rig.peer(stranger()).await;
+    for _ in 0..200_000 {
+        if guest.socket.feed(Message::Text("?".into())).await.is_err() {
+            break;
+        }
+    }
+    let _ = guest.socket.flush().await;
+    within(async {
+        while rig.server.connection_count() > 1 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    // A member may send as much as the protocol allows.
+    let mut member = rig.member().await;
+    let operations = json!([{ "op": "set", "id": "of:large", "value": { "value": "x".repeat(5_000_000) } }]);
+    let shared = rig.shared.clone();
+    let answer = member.transact(&shared, "m", 1, operations).await;
+    assert!(answer["ok"].is_object());
+    rig.unharmed(&[&member]).await;
 }
 
 /// No compression is agreed to, so none can explode.
@@ -291,7 +359,9 @@ async fn srv_101_compression_is_not_spoken() {
     };
     let mut stream = TcpStream::connect(rig.address).await.expect("listens");
     stream
-        .write_all(handshake("Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n").as_bytes())
+        .write_all(
+            handshake("Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n").as_bytes(),
+        )
         .await
         .expect("written");
     let mut head = Vec::new();
@@ -302,10 +372,16 @@ async fn srv_101_compression_is_not_spoken() {
     assert!(head.starts_with("http/1.1 101"), "{head}");
     assert!(!head.contains("sec-websocket-extensions"), "{head}");
     // A compressed frame nobody agreed to (RSV1): the socket ends, without an answer.
-    stream.write_all(&[0xc1, 0x85, 0, 0, 0, 0, 1, 2, 3, 4, 5]).await.expect("written");
+    stream
+        .write_all(&[0xc1, 0x85, 0, 0, 0, 0, 1, 2, 3, 4, 5])
+        .await
+        .expect("written");
     let mut rest = Vec::new();
     let _ = within(stream.read_to_end(&mut rest)).await;
-    assert!(!rest.windows(5).any(|bytes| bytes == b"fvj1:"), "answered {rest:?}");
+    assert!(
+        !rest.windows(5).any(|bytes| bytes == b"fvj1:"),
+        "answered {rest:?}"
+    );
     // A compressed upload is not unpacked either.
     let private = rig.private.to_string();
     let answer = http(
@@ -355,7 +431,12 @@ async fn srv_436_strangers_frames_do_not_delay_a_spaces_pushes() {
     // Frames in flight all the time, whose answers nobody reads at first.
     let noise = tokio::spawn(async move {
         for _ in 0..20_000 {
-            if noisy.socket.feed(Message::Text(frame.clone().into())).await.is_err() {
+            if noisy
+                .socket
+                .feed(Message::Text(frame.clone().into()))
+                .await
+                .is_err()
+            {
                 break;
             }
         }
@@ -368,7 +449,11 @@ async fn srv_436_strangers_frames_do_not_delay_a_spaces_pushes() {
     assert!(answer["ok"].is_object(), "{answer}");
     let victim = &mut rig.victim;
     within(async {
-        while !victim.pushed.iter().any(|message| message["effect"]["caughtUpLocalSeq"] == 5_000) {
+        while !victim
+            .pushed
+            .iter()
+            .any(|message| message["effect"]["caughtUpLocalSeq"] == 5_000)
+        {
             let message = victim.receive().await.expect("open");
             victim.pushed.push(message);
         }
@@ -389,7 +474,9 @@ async fn srv_004_unfinished_business_is_cleared_away() {
         let mut peer = rig.peer(mallory()).await;
         if n % 2 == 0 {
             // Sent and not waited for; the socket is then dropped without a close.
-            let open = peer.honest(&shared, value!({ "sessionId": (format!("s{n}").as_str()) })).frame();
+            let open = peer
+                .honest(&shared, value!({ "sessionId": (format!("s{n}").as_str()) }))
+                .frame();
             peer.send(&open).await;
         }
         half_open.push(peer);
@@ -401,7 +488,9 @@ async fn srv_004_unfinished_business_is_cleared_away() {
         }
     })
     .await;
-    memory_server::ServingPlane::idle(&*rig.server).await.expect("settles");
+    memory_server::ServingPlane::idle(&*rig.server)
+        .await
+        .expect("settles");
     assert!(rig.server.session_count() <= sessions + 50);
     // A session lives on for its time, then goes.
     rig.clock.advance(31_000);

@@ -41,23 +41,54 @@ async fn srv_003_an_event_is_stamped_by_the_server_alone() {
     let (mallory, victim) = (mallory().did().to_string(), victim().did().to_string());
     let fired = |value: Json| append("forged", |commit| entry(commit)["firedAt"] = value);
     let with = |key: &str, value: Json| append("forged", |commit| entry(commit)[key] = value);
-    let over = |operations: Json| {
-        json!({ "reads": { "confirmed": [], "pending": [] }, "operations": operations })
-    };
+    let over =
+        |operations: Json| json!({ "reads": { "confirmed": [], "pending": [] }, "operations": operations });
     let disagrees = "disagrees with the authenticated envelope";
     let attempts: Vec<(&str, Json, &str)> = vec![
         ("fired by the victim", fired(json!({ "user": victim })), disagrees),
-        ("fired in the victim's session", fired(json!({ "user": mallory, "session": "vs" })), disagrees),
-        ("fired by both", fired(json!({ "user": victim, "session": "m" })), disagrees),
+        (
+            "fired in the victim's session",
+            fired(json!({ "user": mallory, "session": "vs" })),
+            disagrees,
+        ),
+        (
+            "fired by both",
+            fired(json!({ "user": victim, "session": "m" })),
+            disagrees,
+        ),
         ("fired by nobody", fired(json!({ "user": null })), disagrees),
-        ("fired by the server", fired(json!({ "user": mallory, "session": "server" })), disagrees),
+        (
+            "fired by the server",
+            fired(json!({ "user": mallory, "session": "server" })),
+            disagrees,
+        ),
         ("fired as text", fired(json!(victim)), ""),
-        ("its own seq", with("seq", json!(1)), "pre-supplies the stream seq"),
-        ("consequenced already", with("consequenced", json!(true)), "pre-supplies processing fields"),
+        (
+            "its own seq",
+            with("seq", json!(1)),
+            "pre-supplies the stream seq",
+        ),
+        (
+            "consequenced already",
+            with("consequenced", json!(true)),
+            "pre-supplies processing fields",
+        ),
         ("an outcome", with("error", json!("no")), ""),
-        ("trusted by the renderer, perhaps", with("rendererTrusted", json!("yes")), "malformed rendererTrusted"),
-        ("injected keys", with("runtimeInjectedEventKeys", json!({ "0": "k" })), "malformed runtimeInjected"),
-        ("for another stream", with("stream", json!({ "id": "of:other", "path": ["votes"] })), "does not derive"),
+        (
+            "trusted by the renderer, perhaps",
+            with("rendererTrusted", json!("yes")),
+            "malformed rendererTrusted",
+        ),
+        (
+            "injected keys",
+            with("runtimeInjectedEventKeys", json!({ "0": "k" })),
+            "malformed runtimeInjected",
+        ),
+        (
+            "for another stream",
+            with("stream", json!({ "id": "of:other", "path": ["votes"] })),
+            "does not derive",
+        ),
         ("for no stream", with("stream", Json::Null), "no stream link"),
         (
             "undeclared",
@@ -66,14 +97,17 @@ async fn srv_003_an_event_is_stamped_by_the_server_alone() {
         ),
         (
             "declared and not appended",
-            append("forged", |commit| commit["eventAppends"] =
-                json!([{ "id": sidecar(), "eventId": "forged" }, { "id": sidecar(), "eventId": "ghost" }])),
+            append(
+                "forged",
+                |commit| commit["eventAppends"] = json!([{ "id": sidecar(), "eventId": "forged" }, { "id": sidecar(), "eventId": "ghost" }]),
+            ),
             "without a matching appended entry",
         ),
         (
             "declared on the access list",
-            append("forged", |commit| commit["eventAppends"] =
-                json!([{ "id": format!("of:{shared}"), "eventId": "forged" }])),
+            append("forged", |commit| {
+                commit["eventAppends"] = json!([{ "id": format!("of:{shared}"), "eventId": "forged" }])
+            }),
             "targets a non-stream doc",
         ),
         (
@@ -90,11 +124,17 @@ async fn srv_003_an_event_is_stamped_by_the_server_alone() {
         ),
         (
             "another log",
-            over(json!([{ "op": "set", "id": sidecar(), "value": { "value": { "entries": [
-                { "eventId": "x", "firedAt": { "user": victim } }] } } }])),
+            over(
+                json!([{ "op": "set", "id": sidecar(), "value": { "value": { "entries": [
+                { "eventId": "x", "firedAt": { "user": victim } }] } } }]),
+            ),
             "",
         ),
-        ("no log", over(json!([{ "op": "delete", "id": sidecar() }])), "authored deletion of stream doc"),
+        (
+            "no log",
+            over(json!([{ "op": "delete", "id": sidecar() }])),
+            "authored deletion of stream doc",
+        ),
     ];
     // An honest event first, so that there is a log.
     let mut honest = append("honest", |_| ());
@@ -131,10 +171,26 @@ async fn srv_003_class_holder_scope_key_and_attribution_are_not_the_clients_to_s
     let victims_key = format!("user:{}", memory_wire::scope_key::encode_component(&victim_did));
     let claims: Vec<(&str, Json, Json)> = vec![
         ("class", json!({ "class": "derived" }), json!({})),
-        ("system class", json!({ "class": "system", "commitClass": "system" }), json!({})),
-        ("holder", json!({ "holder": format!("{victim_did}#process"), "leaseHolder": victim_did }), json!({})),
-        ("principal", json!({ "principal": victim_did, "sessionId": "vs", "iss": victim_did }), json!({})),
-        ("acting", json!({ "actingAs": "space-owner", "actingPrincipal": victim_did, "actingUser": victim_did }), json!({})),
+        (
+            "system class",
+            json!({ "class": "system", "commitClass": "system" }),
+            json!({}),
+        ),
+        (
+            "holder",
+            json!({ "holder": format!("{victim_did}#process"), "leaseHolder": victim_did }),
+            json!({}),
+        ),
+        (
+            "principal",
+            json!({ "principal": victim_did, "sessionId": "vs", "iss": victim_did }),
+            json!({}),
+        ),
+        (
+            "acting",
+            json!({ "actingAs": "space-owner", "actingPrincipal": victim_did, "actingUser": victim_did }),
+            json!({}),
+        ),
         (
             "annotations",
             json!({ "annotations": [{ "op": 0, "scopeKey": victims_key, "actingUser": victim_did }] }),
@@ -146,11 +202,31 @@ async fn srv_003_class_holder_scope_key_and_attribution_are_not_the_clients_to_s
                     "capabilityRef": "event-consequence:e", "derivedThrough": 99 }),
             json!({}),
         ),
-        ("consequenceOf", json!({ "consequenceOf": ["honest"], "consequences": ["honest"] }), json!({})),
-        ("basis and outbox", json!({ "basis": [{ "id": "of:note" }], "outbox": [{ "kind": "x" }] }), json!({})),
-        ("scope key of the victim", json!({}), json!({ "scopeKey": victims_key })),
-        ("entity scope key", json!({}), json!({ "entityScopeKey": victims_key })),
-        ("attribution of the operation", json!({}), json!({ "actingUser": victim_did, "principal": victim_did })),
+        (
+            "consequenceOf",
+            json!({ "consequenceOf": ["honest"], "consequences": ["honest"] }),
+            json!({}),
+        ),
+        (
+            "basis and outbox",
+            json!({ "basis": [{ "id": "of:note" }], "outbox": [{ "kind": "x" }] }),
+            json!({}),
+        ),
+        (
+            "scope key of the victim",
+            json!({}),
+            json!({ "scopeKey": victims_key }),
+        ),
+        (
+            "entity scope key",
+            json!({}),
+            json!({ "entityScopeKey": victims_key }),
+        ),
+        (
+            "attribution of the operation",
+            json!({}),
+            json!({ "actingUser": victim_did, "principal": victim_did }),
+        ),
     ];
     println!("{} claims", claims.len());
     for (n, (label, on_commit, on_operation)) in claims.into_iter().enumerate() {
@@ -236,7 +312,13 @@ async fn srv_401_another_connections_session_is_not_open_here() {
             merge(&mut message, kind);
             let label = message["type"].to_string();
             let answer = peer.request(message).await;
-            judge(&label, &answer, "SessionError", "Session is not open on this connection").expect("refused");
+            judge(
+                &label,
+                &answer,
+                "SessionError",
+                "Session is not open on this connection",
+            )
+            .expect("refused");
             asked += 1;
         }
     }
@@ -254,7 +336,8 @@ async fn srv_517_databases_stay_where_they_are() {
     let own = rig.around.path().join("srv").join("data");
     let db = json!({ "id": "of:db", "tables": { "t": { "type": "object", "properties": { "a": { "type": "string" } } } } });
     // There is a database, so that statements run or are refused and are not answered by its absence.
-    let made = json!([{ "op": "sqlite", "db": db, "sql": "INSERT INTO t (a) VALUES ('mine')", "params": [] }]);
+    let made =
+        json!([{ "op": "sqlite", "db": db, "sql": "INSERT INTO t (a) VALUES ('mine')", "params": [] }]);
     let answer = peer.transact(&shared, "m", 1, made).await;
     assert!(answer["ok"].is_object(), "{answer}");
     let query = |sql: &str| {
@@ -288,10 +371,16 @@ async fn srv_517_databases_stay_where_they_are() {
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-    for path in ["/etc/passwd".to_owned(), "../../etc/passwd".to_owned(), own.display().to_string()] {
+    for path in [
+        "/etc/passwd".to_owned(),
+        "../../etc/passwd".to_owned(),
+        own.display().to_string(),
+    ] {
         let answer = peer
-            .request(json!({ "type": "sqlite.register-disk-source", "requestId": "d", "space": shared.as_str(),
-                             "sessionId": "m", "id": "of:db", "path": path }))
+            .request(
+                json!({ "type": "sqlite.register-disk-source", "requestId": "d", "space": shared.as_str(),
+                             "sessionId": "m", "id": "of:db", "path": path }),
+            )
             .await;
         judge(&path, &answer, "AuthorizationError", "lacks OWNER").expect("a member is no owner");
     }

@@ -38,7 +38,8 @@ async fn srv_604_naming_anothers_instance_is_refused_in_every_request() {
     let mut failures = Vec::new();
     let mut attempts = 0;
     for (key, message) in cases {
-        let root = json!({ "id": "of:note", "entityScopeKey": key, "selector": { "path": [], "schema": true } });
+        let root =
+            json!({ "id": "of:note", "entityScopeKey": key, "selector": { "path": [], "schema": true } });
         let query = json!({ "roots": [root] });
         let watches = json!([{ "id": format!("w{attempts}"), "kind": "graph", "query": query }]);
         for (kind, body) in [
@@ -75,9 +76,7 @@ async fn srv_601_scoped_reads_reach_ones_own_instance_and_no_other() {
     let mut peer = rig.member().await;
     let shared = rig.shared.clone();
     // A link to the victim's kind of document, followed by a watch.
-    let link = |scope: &str| {
-        json!({ "/quote": { "/": { "link@1": { "id": "of:note", "path": [], "space": shared.as_str(), "scope": scope } } } })
-    };
+    let link = |scope: &str| json!({ "/quote": { "/": { "link@1": { "id": "of:note", "path": [], "space": shared.as_str(), "scope": scope } } } });
     let operations = json!([{ "op": "set", "id": "of:door", "value": { "value":
         { "user": link("user"), "session": link("session"), "plain": link("space") } } }]);
     let answer = peer.transact(&shared, "m", 1, operations).await;
@@ -90,7 +89,9 @@ async fn srv_601_scoped_reads_reach_ones_own_instance_and_no_other() {
         roots.push(json!({ "id": "of:door", "selector": { "path": [], "schema": true } }));
         roots.into()
     };
-    let answer = peer.query(&shared, "m", roots(&["space", "user", "session"])).await;
+    let answer = peer
+        .query(&shared, "m", roots(&["space", "user", "session"]))
+        .await;
     for entity in answer["ok"]["entities"].as_array().expect("entities") {
         if entity["id"] == "of:note" && entity["scope"].is_string() {
             assert_eq!(entity["document"], Json::Null, "not one's own: {entity}");
@@ -114,17 +115,24 @@ async fn srv_601_scoped_reads_reach_ones_own_instance_and_no_other() {
         let answer = rig.victim.transact(&shared, "vs", 1000 + n, operations).await;
         assert!(answer["ok"].is_object(), "{answer}");
     }
-    memory_server::ServingPlane::idle(&*rig.server).await.expect("settles");
+    memory_server::ServingPlane::idle(&*rig.server)
+        .await
+        .expect("settles");
     // A resume is told everything again: still nothing of others.
     let token = peer.tokens["m"].clone();
     let mut again = rig.peer(crate::rig::mallory()).await;
     let open = again
-        .honest(&shared, memory_wire::value!({ "sessionId": "m", "sessionToken": (token.as_str()) }))
+        .honest(
+            &shared,
+            memory_wire::value!({ "sessionId": "m", "sessionToken": (token.as_str()) }),
+        )
         .frame();
     let resumed = again.ask(&open).await;
     assert_eq!(resumed["ok"]["resumed"], true, "{resumed}");
     let listed = again
-        .request(json!({ "type": "entity-id.list", "requestId": "l", "space": shared.as_str(), "sessionId": "m" }))
+        .request(
+            json!({ "type": "entity-id.list", "requestId": "l", "space": shared.as_str(), "sessionId": "m" }),
+        )
         .await;
     assert!(listed["ok"]["ids"].is_array(), "{listed}");
     rig.unharmed(&[&peer, &again]).await;
@@ -143,7 +151,10 @@ async fn srv_402_the_space_next_door_stays_closed() {
     for id in ["of:door", "of:diary", private.as_str()] {
         let roots = json!([{ "id": id, "selector": { "path": [], "schema": true } }]);
         let answer = peer.query(&shared, "m", roots).await;
-        assert!(answer["ok"].is_object() || answer["error"].is_object(), "{answer}");
+        assert!(
+            answer["ok"].is_object() || answer["error"].is_object(),
+            "{answer}"
+        );
     }
     for session in ["m", "vp"] {
         let answer = peer.query(&private, session, json!([])).await;

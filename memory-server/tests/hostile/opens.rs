@@ -26,7 +26,13 @@ impl Bench {
     }
 
     /// One attempt: `bend` makes the open from the connection and an honest one for `session` in the shared space.
-    async fn attempt(&mut self, label: &str, name: &str, message: &str, bend: impl FnOnce(&Rig, &Peer, Open) -> Open) {
+    async fn attempt(
+        &mut self,
+        label: &str,
+        name: &str,
+        message: &str,
+        bend: impl FnOnce(&Rig, &Peer, Open) -> Open,
+    ) {
         let mut peer = self.rig.peer(mallory()).await;
         let honest = peer.honest(&self.rig.shared, value!({ "sessionId": "m" }));
         let open = bend(&self.rig, &peer, honest);
@@ -70,23 +76,42 @@ async fn srv_304_replayed_expired_and_redirected_opens() {
     let mut bench = Bench::new().await;
     // A frame that once was good, on another connection, and again on its own.
     let mut honest = bench.rig.peer(mallory()).await;
-    let good = honest.honest(&bench.rig.shared, value!({ "sessionId": "m" })).frame();
+    let good = honest
+        .honest(&bench.rig.shared, value!({ "sessionId": "m" }))
+        .frame();
     assert!(honest.ask(&good).await["ok"].is_object());
     bench
-        .send("replayed on its connection", AUTHORIZATION, "challenge mismatch", &mut honest, &good)
+        .send(
+            "replayed on its connection",
+            AUTHORIZATION,
+            "challenge mismatch",
+            &mut honest,
+            &good,
+        )
         .await;
     let mut other = bench.rig.peer(stranger()).await;
     bench
-        .send("replayed elsewhere", AUTHORIZATION, "challenge mismatch", &mut other, &good)
+        .send(
+            "replayed elsewhere",
+            AUTHORIZATION,
+            "challenge mismatch",
+            &mut other,
+            &good,
+        )
         .await;
     bench.attackers.extend([honest, other]);
 
     bench
-        .attempt("signed long ago", AUTHORIZATION, "authorization expired", |rig, peer, open| {
-            let now = rig.clock.seconds();
-            let open = open.claim("iat", now - 1000).claim("exp", now - 121);
-            open.signing(&peer.signer, "exp", now - 121)
-        })
+        .attempt(
+            "signed long ago",
+            AUTHORIZATION,
+            "authorization expired",
+            |rig, peer, open| {
+                let now = rig.clock.seconds();
+                let open = open.claim("iat", now - 1000).claim("exp", now - 121);
+                open.signing(&peer.signer, "exp", now - 121)
+            },
+        )
         .await;
     bench
         .attempt("never expires", AUTHORIZATION, "requires exp", |_, peer, open| {
@@ -94,59 +119,99 @@ async fn srv_304_replayed_expired_and_redirected_opens() {
         })
         .await;
     bench
-        .attempt("no time of issue", AUTHORIZATION, "requires iat", |_, peer, open| {
-            open.signing(&peer.signer, "iat", "now")
-        })
+        .attempt(
+            "no time of issue",
+            AUTHORIZATION,
+            "requires iat",
+            |_, peer, open| open.signing(&peer.signer, "iat", "now"),
+        )
         .await;
     bench
-        .attempt("for another server", AUTHORIZATION, "audience mismatch", |_, peer, open| {
-            open.signing(&peer.signer, "aud", stranger().did().as_str())
-        })
+        .attempt(
+            "for another server",
+            AUTHORIZATION,
+            "audience mismatch",
+            |_, peer, open| open.signing(&peer.signer, "aud", stranger().did().as_str()),
+        )
         .await;
     bench
-        .attempt("for no server", AUTHORIZATION, "requires audience", |_, peer, open| {
-            open.signing(&peer.signer, "aud", Value::Null)
-        })
+        .attempt(
+            "for no server",
+            AUTHORIZATION,
+            "requires audience",
+            |_, peer, open| open.signing(&peer.signer, "aud", Value::Null),
+        )
         .await;
     bench
-        .attempt("for another space", AUTHORIZATION, "authorization mismatch", |rig, _, mut open| {
-            open.space = rig.private.to_string();
-            open
-        })
+        .attempt(
+            "for another space",
+            AUTHORIZATION,
+            "authorization mismatch",
+            |rig, _, mut open| {
+                open.space = rig.private.to_string();
+                open
+            },
+        )
         .await;
     bench
-        .attempt("another command", AUTHORIZATION, "authorization mismatch", |_, peer, open| {
-            open.signing(&peer.signer, "cmd", "session.close")
-        })
+        .attempt(
+            "another command",
+            AUTHORIZATION,
+            "authorization mismatch",
+            |_, peer, open| open.signing(&peer.signer, "cmd", "session.close"),
+        )
         .await;
     bench
-        .attempt("another session than signed", AUTHORIZATION, "authorization mismatch", |_, _, mut open| {
-            open.session = value!({ "sessionId": "vs" });
-            open
-        })
+        .attempt(
+            "another session than signed",
+            AUTHORIZATION,
+            "authorization mismatch",
+            |_, _, mut open| {
+                open.session = value!({ "sessionId": "vs" });
+                open
+            },
+        )
         .await;
     bench
-        .attempt("a token that was not signed", AUTHORIZATION, "authorization mismatch", |rig, _, mut open| {
-            let token = rig.victim.tokens["vs"].as_str();
-            open.session = value!({ "sessionId": "m", "sessionToken": token });
-            open
-        })
+        .attempt(
+            "a token that was not signed",
+            AUTHORIZATION,
+            "authorization mismatch",
+            |rig, _, mut open| {
+                let token = rig.victim.tokens["vs"].as_str();
+                open.session = value!({ "sessionId": "m", "sessionToken": token });
+                open
+            },
+        )
         .await;
     bench
-        .attempt("a ceiling that was signed is left out", AUTHORIZATION, "authorization mismatch", |_, peer, open| {
-            let args = value!({
-                "protocol": "memory",
-                "session": { "sessionId": "m", "readCeiling": { "maxConfidentiality": ["public"] } }
-            });
-            open.signing(&peer.signer, "args", args)
-        })
+        .attempt(
+            "a ceiling that was signed is left out",
+            AUTHORIZATION,
+            "authorization mismatch",
+            |_, peer, open| {
+                let args = value!({
+                    "protocol": "memory",
+                    "session": { "sessionId": "m", "readCeiling": { "maxConfidentiality": ["public"] } }
+                });
+                open.signing(&peer.signer, "args", args)
+            },
+        )
         .await;
     // A challenge outlives its time.
     let mut late = bench.rig.peer(mallory()).await;
     bench.rig.clock.advance(301_000);
-    let open = late.honest(&bench.rig.shared, value!({ "sessionId": "m" })).frame();
+    let open = late
+        .honest(&bench.rig.shared, value!({ "sessionId": "m" }))
+        .frame();
     let answer = bench
-        .send("a stale challenge", AUTHORIZATION, "challenge expired", &mut late, &open)
+        .send(
+            "a stale challenge",
+            AUTHORIZATION,
+            "challenge expired",
+            &mut late,
+            &open,
+        )
         .await;
     assert_eq!(answer["error"]["retriable"], true);
     bench.attackers.push(late);
@@ -157,70 +222,130 @@ async fn srv_304_replayed_expired_and_redirected_opens() {
 async fn srv_308_stolen_challenges_sessions_and_tokens() {
     let mut bench = Bench::new().await;
     bench
-        .attempt("another connection's challenge", AUTHORIZATION, "challenge mismatch", |rig, peer, open| {
-            let stolen = rig.victim.challenge.as_str();
-            open.signing(&peer.signer, "challenge", stolen)
-        })
+        .attempt(
+            "another connection's challenge",
+            AUTHORIZATION,
+            "challenge mismatch",
+            |rig, peer, open| {
+                let stolen = rig.victim.challenge.as_str();
+                open.signing(&peer.signer, "challenge", stolen)
+            },
+        )
         .await;
     bench
-        .attempt("no challenge", AUTHORIZATION, "requires challenge", |_, peer, open| {
-            open.signing(&peer.signer, "challenge", Value::Null)
-        })
+        .attempt(
+            "no challenge",
+            AUTHORIZATION,
+            "requires challenge",
+            |_, peer, open| open.signing(&peer.signer, "challenge", Value::Null),
+        )
         .await;
     bench
-        .attempt("another's session", AUTHORIZATION, "already bound", |rig, peer, _| {
-            peer.honest(&rig.shared, value!({ "sessionId": "vs" }))
-        })
+        .attempt(
+            "another's session",
+            AUTHORIZATION,
+            "already bound",
+            |rig, peer, _| peer.honest(&rig.shared, value!({ "sessionId": "vs" })),
+        )
         .await;
     bench
-        .attempt("another's session with its token", AUTHORIZATION, "already bound", |rig, peer, _| {
-            let token = rig.victim.tokens["vs"].as_str();
-            peer.honest(&rig.shared, value!({ "sessionId": "vs", "sessionToken": token }))
-        })
+        .attempt(
+            "another's session with its token",
+            AUTHORIZATION,
+            "already bound",
+            |rig, peer, _| {
+                let token = rig.victim.tokens["vs"].as_str();
+                peer.honest(&rig.shared, value!({ "sessionId": "vs", "sessionToken": token }))
+            },
+        )
         .await;
     // Once an open has passed verification its challenge is spent, whatever came of it (SRV-302).
     let mut peer = bench.rig.peer(stranger()).await;
-    let denied = peer.honest(&bench.rig.private, value!({ "sessionId": "m" })).frame();
+    let denied = peer
+        .honest(&bench.rig.private, value!({ "sessionId": "m" }))
+        .frame();
     bench
-        .send("a space of others", AUTHORIZATION, "lacks READ", &mut peer, &denied)
+        .send(
+            "a space of others",
+            AUTHORIZATION,
+            "lacks READ",
+            &mut peer,
+            &denied,
+        )
         .await;
-    let retried = peer.honest(&bench.rig.shared, value!({ "sessionId": "m" })).frame();
+    let retried = peer
+        .honest(&bench.rig.shared, value!({ "sessionId": "m" }))
+        .frame();
     bench
-        .send("a spent challenge", AUTHORIZATION, "already used", &mut peer, &retried)
+        .send(
+            "a spent challenge",
+            AUTHORIZATION,
+            "already used",
+            &mut peer,
+            &retried,
+        )
         .await;
     bench.attackers.push(peer);
     // One's own old token.
     let mut own = bench.rig.peer(mallory()).await;
     own.open(&bench.rig.shared, "mine").await.expect("a member");
     let open = own
-        .honest(&bench.rig.shared, value!({ "sessionId": "mine", "sessionToken": "guessed" }))
+        .honest(
+            &bench.rig.shared,
+            value!({ "sessionId": "mine", "sessionToken": "guessed" }),
+        )
         .frame();
     bench
-        .send("a wrong token", "SessionRevokedError", "no longer valid", &mut own, &open)
+        .send(
+            "a wrong token",
+            "SessionRevokedError",
+            "no longer valid",
+            &mut own,
+            &open,
+        )
         .await;
     bench.attackers.push(own);
     bench
-        .attempt("acting as the owner", AUTHORIZATION, "not a delegating principal", |rig, peer, _| {
-            peer.honest(&rig.shared, value!({ "sessionId": "m2", "actingAs": "space-owner" }))
-        })
+        .attempt(
+            "acting as the owner",
+            AUTHORIZATION,
+            "not a delegating principal",
+            |rig, peer, _| {
+                peer.honest(
+                    &rig.shared,
+                    value!({ "sessionId": "m2", "actingAs": "space-owner" }),
+                )
+            },
+        )
         .await;
     bench
-        .attempt("acting as the owner of a foreign space", AUTHORIZATION, "not a delegating", |rig, peer, _| {
-            peer.honest(&rig.private, value!({ "sessionId": "m2", "actingAs": "space-owner" }))
-        })
+        .attempt(
+            "acting as the owner of a foreign space",
+            AUTHORIZATION,
+            "not a delegating",
+            |rig, peer, _| {
+                peer.honest(
+                    &rig.private,
+                    value!({ "sessionId": "m2", "actingAs": "space-owner" }),
+                )
+            },
+        )
         .await;
     bench
-        .attempt("acting as anything", PROTOCOL, "unknown session.open actingAs", |rig, peer, _| {
-            peer.honest(&rig.shared, value!({ "sessionId": "m2", "actingAs": "root" }))
-        })
+        .attempt(
+            "acting as anything",
+            PROTOCOL,
+            "unknown session.open actingAs",
+            |rig, peer, _| peer.honest(&rig.shared, value!({ "sessionId": "m2", "actingAs": "root" })),
+        )
         .await;
     bench.finish().await;
 }
 
 /// The group order of Ed25519, little-endian.
 const ORDER: [u8; 32] = [
-    0xed, 0xd3, 0xf5, 0x5c, 0x1a, 0x63, 0x12, 0x58, 0xd6, 0x9c, 0xf7, 0xa2, 0xde, 0xf9, 0xde, 0x14, 0, 0, 0, 0, 0,
-    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10,
+    0xed, 0xd3, 0xf5, 0x5c, 0x1a, 0x63, 0x12, 0x58, 0xd6, 0x9c, 0xf7, 0xa2, 0xde, 0xf9, 0xde, 0x14, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10,
 ];
 
 /// Points of small order, canonical and not: for them some signature holds for every message under lax verification.
@@ -256,58 +381,90 @@ const ED25519: &[u8] = &[0xed, 0x01];
 async fn srv_304_forged_signatures_and_confused_keys() {
     let mut bench = Bench::new().await;
     bench
-        .attempt("another's name", AUTHORIZATION, "Invalid signature", |_, peer, open| {
-            open.signing(&peer.signer, "iss", victim().did().as_str())
-        })
+        .attempt(
+            "another's name",
+            AUTHORIZATION,
+            "Invalid signature",
+            |_, peer, open| open.signing(&peer.signer, "iss", victim().did().as_str()),
+        )
         .await;
     bench
-        .attempt("a claim changed after signing", AUTHORIZATION, "Invalid signature", |rig, _, open| {
-            open.claim("exp", rig.clock.seconds() + 1_000_000)
-        })
+        .attempt(
+            "a claim changed after signing",
+            AUTHORIZATION,
+            "Invalid signature",
+            |rig, _, open| open.claim("exp", rig.clock.seconds() + 1_000_000),
+        )
         .await;
     bench
-        .attempt("no issuer", AUTHORIZATION, "authorization mismatch", |_, peer, open| {
-            open.signing(&peer.signer, "iss", Value::Null)
-        })
+        .attempt(
+            "no issuer",
+            AUTHORIZATION,
+            "authorization mismatch",
+            |_, peer, open| open.signing(&peer.signer, "iss", Value::Null),
+        )
         .await;
     bench
-        .attempt("a malleated signature", AUTHORIZATION, "Invalid signature", |_, _, open| {
-            let mut signature = open.signature();
-            let mut carry = 0u16;
-            for (at, digit) in ORDER.iter().enumerate() {
-                let sum = u16::from(signature[32 + at]) + u16::from(*digit) + carry;
-                signature[32 + at] = (sum & 0xff) as u8;
-                carry = sum >> 8;
-            }
-            assert_eq!(carry, 0, "S + L fits");
-            open.with_signature(Value::Bytes(signature.into()))
-        })
+        .attempt(
+            "a malleated signature",
+            AUTHORIZATION,
+            "Invalid signature",
+            |_, _, open| {
+                let mut signature = open.signature();
+                let mut carry = 0u16;
+                for (at, digit) in ORDER.iter().enumerate() {
+                    let sum = u16::from(signature[32 + at]) + u16::from(*digit) + carry;
+                    signature[32 + at] = (sum & 0xff) as u8;
+                    carry = sum >> 8;
+                }
+                assert_eq!(carry, 0, "S + L fits");
+                open.with_signature(Value::Bytes(signature.into()))
+            },
+        )
         .await;
     for (label, cut) in [("empty", 0), ("half", 32), ("short", 63)] {
         bench
-            .attempt(&format!("{label} signature"), AUTHORIZATION, "Invalid signature", |_, _, open| {
-                let signature = open.signature();
-                open.with_signature(Value::Bytes(signature[..cut].to_vec().into()))
-            })
+            .attempt(
+                &format!("{label} signature"),
+                AUTHORIZATION,
+                "Invalid signature",
+                |_, _, open| {
+                    let signature = open.signature();
+                    open.with_signature(Value::Bytes(signature[..cut].to_vec().into()))
+                },
+            )
             .await;
     }
     bench
-        .attempt("a longer signature", AUTHORIZATION, "Invalid signature", |_, _, open| {
-            let mut signature = open.signature();
-            signature.push(0);
-            open.with_signature(Value::Bytes(signature.into()))
-        })
+        .attempt(
+            "a longer signature",
+            AUTHORIZATION,
+            "Invalid signature",
+            |_, _, open| {
+                let mut signature = open.signature();
+                signature.push(0);
+                open.with_signature(Value::Bytes(signature.into()))
+            },
+        )
         .await;
     bench
-        .attempt("a signature as text", AUTHORIZATION, "requires authorization", |_, _, open| {
-            open.with_signature(Value::from("none"))
-        })
+        .attempt(
+            "a signature as text",
+            AUTHORIZATION,
+            "requires authorization",
+            |_, _, open| open.with_signature(Value::from("none")),
+        )
         .await;
     bench
-        .attempt("algorithm none", AUTHORIZATION, "requires authorization", |_, _, mut open| {
-            open.authorization = value!({ "alg": "none" });
-            open
-        })
+        .attempt(
+            "algorithm none",
+            AUTHORIZATION,
+            "requires authorization",
+            |_, _, mut open| {
+                open.authorization = value!({ "alg": "none" });
+                open
+            },
+        )
         .await;
     // Keys that are no Ed25519 keys, and names that are no keys.
     let raw = [7u8; 33];
@@ -324,7 +481,9 @@ async fn srv_304_forged_signatures_and_confused_keys() {
     ];
     for (label, did) in wrong_kinds {
         bench
-            .attempt(label, PROTOCOL, "", |_, peer, open| open.signing(&peer.signer, "iss", did.as_str()))
+            .attempt(label, PROTOCOL, "", |_, peer, open| {
+                open.signing(&peer.signer, "iss", did.as_str())
+            })
             .await;
     }
     for point in SMALL_ORDER {
@@ -348,11 +507,16 @@ async fn srv_304_forged_signatures_and_confused_keys() {
     }
     // A signature over something else by the victim's key is none over this.
     bench
-        .attempt("the victim's signature over another body", AUTHORIZATION, "Invalid signature", |_, _, open| {
-            let mut open = open.claim("iss", victim().did().as_str());
-            open.authorization = authorize(&victim(), &value!({ "cmd": "session.open" }));
-            open
-        })
+        .attempt(
+            "the victim's signature over another body",
+            AUTHORIZATION,
+            "Invalid signature",
+            |_, _, open| {
+                let mut open = open.claim("iss", victim().did().as_str());
+                open.authorization = authorize(&victim(), &value!({ "cmd": "session.open" }));
+                open
+            },
+        )
         .await;
     bench.finish().await;
 }

@@ -29,8 +29,18 @@ async fn srv_124_a_space_name_is_no_path() {
             .frame();
         let before = rig.counters().await["memory_errors_total{name=\"protocol\"}"];
         let answer = peer.ask(&open).await;
-        judge(name, &answer, "ProtocolError", "Invalid memory space identifier for store path").expect("refused");
-        assert_eq!(rig.counters().await["memory_errors_total{name=\"protocol\"}"], before + 1, "{name:?}");
+        judge(
+            name,
+            &answer,
+            "ProtocolError",
+            "Invalid memory space identifier for store path",
+        )
+        .expect("refused");
+        assert_eq!(
+            rig.counters().await["memory_errors_total{name=\"protocol\"}"],
+            before + 1,
+            "{name:?}"
+        );
         attackers.push(peer);
     }
     let attackers: Vec<_> = attackers.iter().collect();
@@ -50,6 +60,8 @@ async fn srv_121_blob_routes_lead_nowhere_else() {
         "did:key:..%5c..%5cescape",
         "did:key:x%00y",
         "did:key:",
+        "*",
+        "did::x",
         "did:key",
         "%00",
         "did:key:%ff%fe",
@@ -58,7 +70,10 @@ async fn srv_121_blob_routes_lead_nowhere_else() {
     let mut attempts = 0;
     for space in spaces {
         for request in [
-            format!("POST /{space}/blobs HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len()),
+            format!(
+                "POST /{space}/blobs HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            ),
             format!("GET /{space}/blobs/x.png HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"),
             format!("GET /api/storage/memory/dump/{space} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"),
         ] {
@@ -97,7 +112,11 @@ async fn srv_121_blob_routes_lead_nowhere_else() {
     // A blob goes through the list's state: an unfounded space takes none, and asking makes no file. Anybody can ask.
     let stores = || walk(rig.around.path());
     let before = stores();
-    for unfounded in ["did:key:z6MkunfoundedUnfoundedUnfounded", "did:key:%2e%2e", "did:key:..."] {
+    for unfounded in [
+        "did:key:z6MkunfoundedUnfoundedUnfounded",
+        "did:key:%2e%2e",
+        "did:key:...",
+    ] {
         let answer = http(
             rig.address,
             &format!("POST /{unfounded}/blobs HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len()),
@@ -119,7 +138,9 @@ async fn srv_121_blob_routes_lead_nowhere_else() {
     let counters = rig.counters().await;
     let refused: u64 = counters
         .iter()
-        .filter(|(series, _)| series.starts_with("memory_http_responses_total") && series.contains("status=\"4"))
+        .filter(|(series, _)| {
+            series.starts_with("memory_http_responses_total") && series.contains("status=\"4")
+        })
         .map(|(_, count)| count)
         .sum();
     assert!(refused > 20, "{refused} refusals counted: {counters:?}");

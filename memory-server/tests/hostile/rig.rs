@@ -147,7 +147,8 @@ impl Rig {
             accepting,
             victim_commits: 0,
         };
-        rig.furnish(&private, json!({ victim().did().as_str(): "OWNER" })).await;
+        rig.furnish(&private, json!({ victim().did().as_str(): "OWNER" }))
+            .await;
         let members = json!({ victim().did().as_str(): "OWNER", mallory().did().as_str(): "WRITE" });
         rig.furnish(&shared, members).await;
         rig.hide_secrets().await;
@@ -158,7 +159,10 @@ impl Rig {
     async fn furnish(&self, key: &Signer, list: Json) {
         let mut founder = self.peer(key.clone()).await;
         let space = SpaceId::from(key.did().as_str());
-        founder.open(&space, "founder").await.expect("may found its space");
+        founder
+            .open(&space, "founder")
+            .await
+            .expect("may found its space");
         let genesis = founder
             .transact(
                 &space,
@@ -217,7 +221,11 @@ impl Rig {
 
     /// The value of every counter of `/metrics`, by its name and labels.
     pub async fn counters(&self) -> BTreeMap<String, u64> {
-        let text = http(self.address, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
+        let text = http(
+            self.address,
+            "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        )
+        .await;
         text.lines()
             .filter(|line| !line.starts_with('#') && line.contains("_total"))
             .filter_map(|line| {
@@ -235,12 +243,18 @@ impl Rig {
         self.victim_commits += 1;
         let (private, shared, n) = (self.private.clone(), self.shared.clone(), self.victim_commits);
         for (space, session) in [(&private, "vp"), (&shared, "vs")] {
-            let operations =
-                json!([{ "op": "set", "id": "of:alive", "value": { "value": { "n": n } } }]);
+            let operations = json!([{ "op": "set", "id": "of:alive", "value": { "value": { "n": n } } }]);
             let answer = self.victim.transact(space, session, n, operations).await;
             assert!(answer["ok"]["seq"].is_number(), "the victim is refused: {answer}");
-            let list = self.victim.document(space, session, &format!("of:{space}"), "space").await;
-            assert_eq!(list[victim().did().as_str()], "OWNER", "the list was changed: {list}");
+            let list = self
+                .victim
+                .document(space, session, &format!("of:{space}"), "space")
+                .await;
+            assert_eq!(
+                list[victim().did().as_str()],
+                "OWNER",
+                "the list was changed: {list}"
+            );
         }
         let own = self.victim.document(&shared, "vs", "of:note", "user").await;
         assert_eq!(own["text"], SECRETS[1]);
@@ -249,7 +263,11 @@ impl Rig {
         let own = self.victim.document(&private, "vp", "of:diary", "space").await;
         assert_eq!(own["text"], SECRETS[0]);
         let entries = std::fs::read_dir(self.around.path()).expect("readable");
-        assert_eq!(entries.count(), 1, "something was written beside the data directory");
+        assert_eq!(
+            entries.count(),
+            1,
+            "something was written beside the data directory"
+        );
     }
 
     /// What must not be heard: the markers, and what would let its bearer be the victim.
@@ -286,7 +304,11 @@ pub struct Recording {
 }
 
 impl AsyncRead for Recording {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.inner).poll_read(cx, buf);
         self.heard.add(&buf.filled()[before..]);
@@ -485,7 +507,13 @@ impl Peer {
         self.ask(&format!("fvj1:{message}")).await
     }
 
-    pub async fn transact(&mut self, space: &SpaceId, session: &str, local_seq: u64, operations: Json) -> Json {
+    pub async fn transact(
+        &mut self,
+        space: &SpaceId,
+        session: &str,
+        local_seq: u64,
+        operations: Json,
+    ) -> Json {
         self.commit(
             space,
             session,
