@@ -86,5 +86,8 @@ pub(crate) fn scope_key(row: &Row<'_>, index: usize) -> Result<ScopeKey, EngineE
 
 /// Decodes the canonical text of a JSON column (ENG-120).
 pub(crate) fn decode(stored: &str) -> Result<Value, EngineError> {
+    if !stored.starts_with(codec::PREFIX) {
+        return Err(StoredDataError::NotEncoded(stored.to_owned()).into());
+    }
     Ok(codec::decode(stored).map_err(StoredDataError::Text)?)
 }

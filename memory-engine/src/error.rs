@@ -225,6 +225,9 @@ pub struct BadStore {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoredDataError {
+    /// The text lacks the mark of encoded text (ENG-120).
+    #[error("Not a JSON-encoded `FabricValue` string: {0}")]
+    NotEncoded(String),
     /// The text does not decode (ENG-120).
     #[error(transparent)]
     Text(#[from] DecodeError),

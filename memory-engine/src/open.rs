@@ -27,6 +27,9 @@ pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_millis(5_000);
 /// Statements kept prepared per connection (ENG-207); more than there are distinct texts.
 const PREPARED_STATEMENTS: usize = 128;
 
+/// Pages of the log after which a commit moves them into the file: 64 MiB.
+const LOG_PAGES: u32 = 2_000;
+
 /// Opens the read-write connection of a store and brings the file up to date. Also says whether commits must reference
 /// stored invocations (ENG-128). A file that is not a store is refused before anything is written.
 pub(crate) fn open_writer(
@@ -93,6 +96,8 @@ fn bring_up(conn: Connection, durability: Durability) -> Result<(Connection, boo
     // A store in memory answers this one with no row at all.
     conn.execute_batch("PRAGMA mmap_size = 268435456")?;
     conn.pragma_update(None, "foreign_keys", true)?;
+    // Pages of a large space lie apart; the longer the log, the more often a page is written before it is moved.
+    conn.pragma_update_and_check(None, "wal_autocheckpoint", LOG_PAGES, |_| Ok(()))?;
     keep_statements(&conn)?;
 
     conn.execute_batch(&format!("BEGIN IMMEDIATE;{}COMMIT;", schema::CREATE))

@@ -2,13 +2,12 @@
 //! number of transactions.
 
 use std::sync::{Arc, Barrier};
-use std::time::Instant;
 
 use memory_engine::{ActorOptions, EngineHandle, EngineOptions, StoreLocation};
 
 use crate::floor::{Floor, Rows};
 use crate::workload::Client;
-use crate::{DURABILITIES, Pairs, directory};
+use crate::{DURABILITIES, Pairs, directory, measured};
 
 const WRITERS: usize = 64;
 const TURNS: usize = 30;
@@ -65,19 +64,19 @@ pub(crate) fn run() {
                 .expect("a seq")
                 .0;
             let before = handle.counters().transactions;
-            gates.0.wait();
-            let start = Instant::now();
-            gates.1.wait();
-            let ours = start.elapsed();
+            let ours = measured(|| {
+                gates.0.wait();
+                gates.1.wait();
+            });
             let transactions = (handle.counters().transactions - before) as usize;
             let count = WRITERS * EACH;
             let rows: Vec<Rows> = (from + 1..=from + count as u64)
                 .map(|seq| Rows::of(witness.connection(), seq))
                 .collect();
-            let start = Instant::now();
-            rows.chunks(count.div_ceil(transactions))
-                .for_each(|group| floor.write(group));
-            let theirs = start.elapsed();
+            let theirs = measured(|| {
+                rows.chunks(count.div_ceil(transactions))
+                    .for_each(|group| floor.write(group));
+            });
             if turn > 0 {
                 pairs.add(ours, theirs);
                 groups += transactions;

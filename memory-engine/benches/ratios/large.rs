@@ -7,7 +7,7 @@ use rusqlite::{Connection, params};
 
 use crate::floor::Floor;
 use crate::workload::{Client, document, id};
-use crate::{DURABILITIES, Pairs, directory};
+use crate::{DURABILITIES, Pairs, Took, directory, measured};
 
 const REVISIONS: usize = 1_000_000;
 const DOCUMENTS: usize = 100_000;
@@ -76,7 +76,7 @@ pub(crate) fn run() {
         let mut clients = [Client::new(durability as usize + 1), Client::new(1)];
         let mut pairs = Pairs::default();
         for turn in 0..TURNS + 4 {
-            let mut took = [std::time::Duration::ZERO; 2];
+            let mut took = [Took::default(); 2];
             for ((engine, client), took) in engines.iter_mut().zip(&mut clients).zip(&mut took) {
                 let document = |n: usize| ((turn * PER_TURN + n) % ACTIVE) * (DOCUMENTS / ACTIVE);
                 let seen = engine.server_seq().expect("a seq");
@@ -89,11 +89,11 @@ pub(crate) fn run() {
                         }
                     })
                     .collect();
-                let start = Instant::now();
-                for commit in &commits {
-                    client.apply(engine, commit).expect("an honest commit");
-                }
-                *took = start.elapsed();
+                *took = measured(|| {
+                    for commit in &commits {
+                        client.apply(engine, commit).expect("an honest commit");
+                    }
+                });
             }
             if turn >= 4 {
                 pairs.add(took[0], took[1]);

@@ -14,7 +14,7 @@ mod read;
 mod single;
 mod workload;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memory_engine::Durability;
 
@@ -27,30 +27,58 @@ fn median(mut of: Vec<f64>) -> f64 {
     of[of.len() / 2]
 }
 
-/// Pairs of durations, ours and the floor's, of the same work.
+/// What a piece of work took: by the clock on the wall, and of the processors.
+#[derive(Clone, Copy, Default)]
+struct Took {
+    wall: Duration,
+    cpu: Duration,
+}
+
+/// Runs `work` and measures it; whatever else this process does meanwhile counts as its own.
+fn measured(work: impl FnOnce()) -> Took {
+    let (cpu, start) = (processor_time(), Instant::now());
+    work();
+    Took {
+        wall: start.elapsed(),
+        cpu: processor_time().saturating_sub(cpu),
+    }
+}
+
+/// Of all threads that live; nothing where the system does not say.
+fn processor_time() -> Duration {
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten();
+    let of = |task: std::io::Result<std::fs::DirEntry>| -> Option<u64> {
+        let text = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse().ok()
+    };
+    Duration::from_nanos(tasks.filter_map(of).sum())
+}
+
+/// Pairs of measurements, ours and the floor's, of the same work.
 #[derive(Default)]
-struct Pairs(Vec<(Duration, Duration)>);
+struct Pairs(Vec<(Took, Took)>);
 
 impl Pairs {
-    fn add(&mut self, ours: Duration, floor: Duration) {
+    fn add(&mut self, ours: Took, floor: Took) {
         self.0.push((ours, floor));
     }
 
-    /// Prints the ratio's line, and what one of `per` operations took on both sides.
+    /// Prints the ratio's line, and what one of `per` operations took on both sides. The second ratio is that of processor
+    /// time alone, which other processes disturb less.
     fn report(&self, name: &str, bound: f64, per: usize) {
-        let ratio = median(
-            self.0
-                .iter()
-                .map(|(ours, floor)| ours.as_secs_f64() / floor.as_secs_f64())
-                .collect(),
-        );
-        let each = |side: fn(&(Duration, Duration)) -> Duration| {
-            median(self.0.iter().map(|pair| side(pair).as_secs_f64()).collect()) * 1e6 / per as f64
+        let ratio = |of: fn(&Took) -> Duration| {
+            let one = |(ours, floor): &(Took, Took)| of(ours).as_secs_f64() / of(floor).as_secs_f64();
+            median(self.0.iter().map(one).collect())
+        };
+        let each = |of: fn(&(Took, Took)) -> Duration| {
+            median(self.0.iter().map(|pair| of(pair).as_secs_f64()).collect()) * 1e6 / per as f64
         };
         println!(
-            "ratio {name} {ratio:.2} (bound {bound})   ours {:.1} us, floor {:.1} us, {} turns of {per}",
-            each(|pair| pair.0),
-            each(|pair| pair.1),
+            "ratio {name} {:.2} (bound {bound})   of processor time {:.2}; ours {:.1} us, floor {:.1} us, {} turns of {per}",
+            ratio(|took| took.wall),
+            ratio(|took| took.cpu),
+            each(|pair| pair.0.wall),
+            each(|pair| pair.1.wall),
             self.0.len(),
         );
     }

@@ -9,7 +9,7 @@ use memory_wire::ids::{BranchName, EntityId};
 use memory_wire::scope_key::InstanceId;
 
 use crate::workload::{Client, id};
-use crate::{Pairs, directory};
+use crate::{Pairs, directory, measured};
 
 const DOCUMENTS: usize = 4_000;
 const TURNS: usize = 20;
@@ -44,31 +44,32 @@ pub(crate) fn run() {
         reader
             .read(&ids[0], ReadInstance::Space, &branch, None)
             .expect("a read");
-        let start = Instant::now();
-        for id in chosen() {
-            black_box(
-                reader
-                    .read(id, ReadInstance::Space, &branch, None)
-                    .expect("a read")
-                    .expect("a document"),
-            );
-        }
-        let ours = start.elapsed();
-        let start = Instant::now();
-        for id in chosen() {
-            let mut statement = conn
-                .prepare_cached(
-                    "SELECT r.data FROM head h JOIN revision r ON r.branch = h.branch AND r.id = h.id \
+        let ours = measured(|| {
+            for id in chosen() {
+                black_box(
+                    reader
+                        .read(id, ReadInstance::Space, &branch, None)
+                        .expect("a read")
+                        .expect("a document"),
+                );
+            }
+        });
+        let theirs = measured(|| {
+            for id in chosen() {
+                let mut statement = conn
+                    .prepare_cached(
+                        "SELECT r.data FROM head h JOIN revision r ON r.branch = h.branch AND r.id = h.id \
                      AND r.scope_key = h.scope_key AND r.seq = h.seq AND r.op_index = h.op_index \
                      WHERE h.branch = '' AND h.id = ?1 AND h.scope_key = 'space'",
-                )
-                .expect("a statement on the schema");
-            let text: String = statement
-                .query_row([id.as_str()], |row| row.get(0))
-                .expect("a row");
-            black_box(codec::decode(&text).expect("a document"));
-        }
-        pairs.add(ours, start.elapsed());
+                    )
+                    .expect("a statement on the schema");
+                let text: String = statement
+                    .query_row([id.as_str()], |row| row.get(0))
+                    .expect("a row");
+                black_box(codec::decode(&text).expect("a document"));
+            }
+        });
+        pairs.add(ours, theirs);
     }
     pairs.report("cold_read", 1.3, PER_TURN);
 

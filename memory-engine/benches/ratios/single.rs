@@ -1,12 +1,10 @@
 //! One commit a transaction.
 
-use std::time::Instant;
-
 use memory_engine::{Engine, EngineOptions, StoreLocation};
 
 use crate::floor::{Floor, Rows};
 use crate::workload::Client;
-use crate::{DURABILITIES, Pairs, directory};
+use crate::{DURABILITIES, Pairs, directory, measured};
 
 const DOCUMENTS: usize = 64;
 const TURNS: usize = 40;
@@ -37,17 +35,15 @@ pub(crate) fn run() {
                     })
                     .collect();
                 // Each commit reads another document of the turn, so that none conflicts with its neighbours.
-                let start = Instant::now();
-                for commit in &commits {
-                    client.apply(&mut engine, commit).expect("an honest commit");
-                }
-                let ours = start.elapsed();
+                let ours = measured(|| {
+                    for commit in &commits {
+                        client.apply(&mut engine, commit).expect("an honest commit");
+                    }
+                });
                 let rows: Vec<Rows> = (from + 1..=from + PER_TURN as u64)
                     .map(|seq| Rows::of(witness.connection(), seq))
                     .collect();
-                let start = Instant::now();
-                rows.chunks(1).for_each(|one| floor.write(one));
-                let theirs = start.elapsed();
+                let theirs = measured(|| rows.chunks(1).for_each(|one| floor.write(one)));
                 // The first turns fill the store and the caches.
                 if turn >= 2 {
                     pairs.add(ours, theirs);
