@@ -2,7 +2,7 @@
 //! the test. A wait with a time limit is not cut short by time, which a schedule does not have.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::PoisonError;
+use std::sync::{PoisonError, TryLockError};
 use std::time::Duration;
 
 use shuttle::sync;
@@ -40,6 +40,15 @@ impl<T: ?Sized> Mutex<T> {
     /// Waits for the lock.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         MutexGuard(Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// The lock if nobody has it.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(held) => Some(MutexGuard(Some(held))),
+            Err(TryLockError::Poisoned(held)) => Some(MutexGuard(Some(held.into_inner()))),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 }
 

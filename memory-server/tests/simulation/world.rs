@@ -358,6 +358,17 @@ impl World {
             self.tell("the lease is taken".to_owned());
             self.unserved.clear();
             self.server.note_lease_reacquired(&SPACE.into(), &SERVICE.into());
+            // What was kept from the serving session comes without anybody writing anything.
+            self.flush().await;
+            self.clients[1].hear(usize::MAX).await;
+            if self.clients[1].is_connected() {
+                let problem = self.compare(1).await;
+                assert!(
+                    problem.is_none(),
+                    "after the lease was regained: {}",
+                    problem.unwrap_or_default()
+                );
+            }
         }
     }
 
