@@ -200,6 +200,15 @@ fn write(dialect: Dialect) -> impl Strategy<Value = Write> {
         })
 }
 
+/// Where links have schemas, roots have none: what a schema combined with a link's selects need not be within what the
+/// link's alone does (TRV §8, row 12), so that there the order of the walk decides what is covered (TRV-303).
+fn root_schema(dialect: Dialect) -> BoxedStrategy<Value> {
+    match dialect.link_schemas {
+        true => Just(value!(true)).boxed(),
+        false => schema().boxed(),
+    }
+}
+
 /// Schemas without `allOf`: only there does one document decide what another one leads to, and a refresh does not
 /// walk the other one again (ENG-1012).
 fn schema() -> impl Strategy<Value = Value> {
@@ -215,7 +224,7 @@ fn schema() -> impl Strategy<Value = Value> {
         2 => Just(recursive(objects)),
         2 => Just(recursive(node)),
         3 => Just(value!({ "type": "object", "properties": { "a": true, "b": { "type": "object" } } })),
-        1 => Just(value!({ "type": "array", "items": { "type": "object" } })),
+        1 => Just(value!({ "type": "array", "items": { "type": ["object", "array"] } })),
         1 => Just(value!({ "type": "object", "properties": { "a": { "asCell": ["cell"], "type": "object" } } })),
         2 => Just(value!({ "anyOf": [
             { "type": "array", "items": true },
@@ -226,11 +235,13 @@ fn schema() -> impl Strategy<Value = Value> {
     ]
 }
 
+/// Schemas of links, which combine with each other without loss: where an element's link combines to `false`, a refresh
+/// follows one link more (ENG-1020) than the walk did on the way there (TRV-508).
 fn link_schema() -> impl Strategy<Value = Value> {
     prop_oneof![
         2 => Just(value!({ "type": "object", "properties": { "a": true } })),
         1 => Just(value!({ "type": "object" })),
-        1 => Just(value!({ "type": "array", "items": { "type": "object" } })),
+        1 => Just(value!({ "type": "array", "items": true })),
         1 => Just(value!(true)),
     ]
 }
@@ -248,7 +259,7 @@ fn case() -> impl Strategy<Value = Case> {
                 writes.filter(|write| write.content.is_some()).collect::<Vec<_>>()
             })
         };
-        let root = || (0..DOCUMENTS, schema());
+        let root = || (0..DOCUMENTS, root_schema(dialect));
         let step = prop_oneof![
             12 => prop::collection::vec(write(dialect), 1..3).prop_map(Step::Commit),
             1 => (0..DOCUMENTS).prop_map(Step::Elsewhere),

@@ -205,7 +205,8 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
         let narrowed = schemas_crossed > u32::from(hop.own_schema.is_some());
         if narrowed || !(own.is_some() || hop.is_everything()) {
             let schema = own.clone().unwrap_or_else(Schema::everything);
-            walker.go_beyond(here, &hop, &node, schema)?;
+            let redirect = redirected.node.place != slot.place;
+            walker.go_beyond(here, &hop, redirect, &node, schema)?;
         }
         match own {
             Some(own) => {
@@ -275,14 +276,32 @@ impl<B: Build> Walker<'_, B> {
         &self,
         here: Option<Order>,
         hop: &Hop,
+        redirect: bool,
         reached: &Node,
         schema: Schema,
     ) -> Result<(), TraverseError> {
         let (Mode::Query, Some(here)) = (self.mode, here) else {
             return Ok(());
         };
+        let key = self.key(hop.target)?;
+        let Some(first) = self.tracker.borrow().entry(&key, &hop.selector) else {
+            return Ok(());
+        };
+        // The link's own target, also while it is a link itself or there is nothing: it may come to be something else.
+        let selector = Selector::new(Arc::clone(&hop.selector.path), Some(schema.clone()));
+        let beyond = self.tracker.borrow_mut().mark_beyond(here, &key, &selector, true);
+        if self.is_direct(hop, reached) {
+            self.entered.set(beyond);
+            return Ok(());
+        }
         if reached.value.is_undefined() {
-            return self.go_nowhere(here, hop, schema);
+            if self.entered.get() != Some(first) {
+                self.tracker.borrow_mut().never_skip();
+            }
+            return Ok(());
+        }
+        if redirect {
+            self.tracker.borrow_mut().never_skip();
         }
         let doc = self.doc_of(reached.place);
         if self.memo.borrow().places.is_written_out(doc) {
@@ -290,24 +309,12 @@ impl<B: Build> Walker<'_, B> {
         }
         let key = self.key(doc)?;
         let selector = Selector::new(self.memo.borrow().places.path(reached.place), Some(schema));
-        let direct = self.is_direct(hop, reached);
-        let mut tracker = self.tracker.borrow_mut();
-        if let Some(order) = tracker.mark_beyond(here, &key, &selector, direct) {
+        if let Some(order) = self
+            .tracker
+            .borrow_mut()
+            .mark_beyond(here, &key, &selector, false)
+        {
             self.entered.set(Some(order));
-        }
-        Ok(())
-    }
-
-    /// As [`Walker::go_beyond`] where there is nothing at present: what comes to be there is walked under `schema`.
-    fn go_nowhere(&self, here: Order, hop: &Hop, schema: Schema) -> Result<(), TraverseError> {
-        let key = self.key(hop.target)?;
-        let mut tracker = self.tracker.borrow_mut();
-        let entered = self.entered.get();
-        if entered.is_some() && entered == tracker.entry(&key, &hop.selector) {
-            let selector = Selector::new(Arc::clone(&hop.selector.path), Some(schema));
-            tracker.mark_beyond(here, &key, &selector, true);
-        } else if entered != Some(here) {
-            tracker.never_skip();
         }
         Ok(())
     }
