@@ -67,7 +67,7 @@ impl Server {
             if !space.uncovered.is_open() || !self.is_watched(&space) {
                 continue;
             }
-            let watermark = match space.read(|reader| Ok(stored_watermark(reader)?)).await {
+            let watermark = match space.read(stored_watermark).await {
                 Ok(watermark) => watermark,
                 Err(error) => {
                     // A store that cannot be read covers nothing.
