@@ -54,9 +54,9 @@ mod snapshot;
 pub mod sqlite_builtin;
 mod store_file;
 pub mod store_path;
-mod undo;
 #[doc(hidden)]
 pub mod sync;
+mod undo;
 mod wave;
 
 pub use actor::{ActorOptions, EngineHandle, LogCounters};

@@ -52,6 +52,12 @@ impl Reader {
 
     /// The same, with about the size of its text.
     pub(crate) fn weighed_state_after(&self, found: &FoundRevision) -> Result<(State, usize), EngineError> {
+        self.state_by_snapshots(found, found.key.seq)
+    }
+
+    /// The same, by snapshots of `newest` and before only: one of a revision's own seq covers all operations of that seq,
+    /// also those after the revision.
+    fn state_by_snapshots(&self, found: &FoundRevision, newest: Seq) -> Result<(State, usize), EngineError> {
         if found.op == RevisionOp::Delete {
             return Ok((None, 0));
         }
@@ -59,7 +65,7 @@ impl Reader {
             return Ok(known);
         }
         let (state, weight) = match found.op {
-            RevisionOp::Patch => self.replay(&found.key)?,
+            RevisionOp::Patch => self.replay(&found.key, newest)?,
             RevisionOp::Set | RevisionOp::Delete => self.stored_document(&found.key)?,
         };
         let state = Some(state);
@@ -88,7 +94,13 @@ impl Reader {
             .query_row(address, |row| Ok(found(&instance, &key.branch, row)))
             .optional()?
             .transpose()?;
-        found.map_or(Ok(None), |found| self.state_after(&found))
+        let Some(found) = found else { return Ok(None) };
+        let newest = if found.key.seq == key.seq {
+            Seq(key.seq.0.saturating_sub(1))
+        } else {
+            found.key.seq
+        };
+        Ok(self.state_by_snapshots(&found, newest)?.0)
     }
 
     /// The document stored by a `set` revision.
@@ -117,8 +129,9 @@ impl Reader {
     }
 
     /// Walks back from a patch to the nearest state known (a remembered one, a snapshot, a `set`, or nothing), then applies
-    /// the patches on the way forward again. Weight is that of the texts read, at least the base's.
-    fn replay(&self, target: &RevisionKey) -> Result<(Value, usize), EngineError> {
+    /// the patches on the way forward again. Takes no snapshot newer than `snapshots`. Weight is that of the texts read, at
+    /// least the base's.
+    fn replay(&self, target: &RevisionKey, snapshots: Seq) -> Result<(Value, usize), EngineError> {
         let instance = InstanceId {
             id: target.id.clone(),
             scope_key: target.scope_key.clone(),
@@ -148,7 +161,7 @@ impl Reader {
             }
             let newest = match snapshot {
                 Some(newest) => newest,
-                None => *snapshot.insert(self.newest_snapshot(&instance, branch, target.seq)?),
+                None => *snapshot.insert(self.newest_snapshot(&instance, branch, snapshots)?),
             };
             // A snapshot covers every operation of its seq.
             if let Some(seq) = newest.filter(|&seq| key.seq <= seq) {

@@ -328,7 +328,7 @@ fn f39_spaces_at_rest_hold_no_thread_and_no_file() {
         assert_eq!(landed.wait().unwrap().unwrap().seq, Seq(1));
     }
     while !handles.iter().all(EngineHandle::is_resting) {
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::yield_now();
     }
     for handle in &handles {
         let counters = handle.counters();

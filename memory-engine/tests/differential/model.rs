@@ -57,6 +57,22 @@ struct Commit {
     local_seq: u64,
     original: Tree,
     elided: Vec<usize>,
+    /// How many revisions the engine added of its own.
+    added: usize,
+}
+
+impl Commit {
+    /// The elided operations as a replay finds them: those without a revision (ENG-313). A revision that the engine added
+    /// takes the index after the last (ENG-541), which may be that of an elided operation at the end.
+    fn elided_on_replay(&self, operations: usize) -> Vec<usize> {
+        let last = (0..operations).rev().find(|index| !self.elided.contains(index));
+        let added = last.map_or(0..0, |last| last + 1..last + 1 + self.added);
+        self.elided
+            .iter()
+            .copied()
+            .filter(|index| !added.contains(index))
+            .collect()
+    }
 }
 
 /// One stored operation.
@@ -214,7 +230,7 @@ impl Model {
                 Verdict::Accepted {
                     seq: stored.seq,
                     replayed: true,
-                    elided: stored.elided.clone(),
+                    elided: stored.elided_on_replay(commit.operations.len()),
                 }
             } else {
                 Verdict::Refused("ReplayMismatch")
@@ -254,9 +270,11 @@ impl Model {
                 change: stored_change(index, operation, &appends, seq),
             });
         }
+        let asked = written.len();
         if who.derived {
             written.extend(self.watermarks(branch, &written, seq)?);
         }
+        let added = written.len() - asked;
         // A patch that cannot be applied matters only if the final state depends on it.
         for revision in &written {
             self.after(branch, &revision.instance, &written)
@@ -270,6 +288,7 @@ impl Model {
                 local_seq,
                 original,
                 elided,
+                added,
             },
             written,
         ))
