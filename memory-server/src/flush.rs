@@ -78,7 +78,10 @@ impl Server {
 async fn flush_when_due(server: Arc<Server>, space: Arc<Space>) {
     let limits = server.config().limits.clone();
     let requested = Instant::now();
-    sleep(limits.refresh_delay).await;
+    // A timer's tick is a window of its own.
+    if !limits.refresh_delay.is_zero() {
+        sleep(limits.refresh_delay).await;
+    }
     loop {
         space.schedule.wait_settled(limits.drain_wait_floor).await;
         server.time(Timed::FlushQueue, requested.elapsed());
@@ -311,6 +314,9 @@ fn defer(server: &Server, space: &Space, visit: &Visit) {
 }
 
 fn note_slow(server: &Server, space: &Space, subject: &Subject, took: Duration) {
+    if took <= server.config().limits.slow_query_threshold {
+        return;
+    }
     server.statistics().note_query(SlowQuery {
         timestamp: server.config().clock.wall_ms(),
         elapsed: took.as_secs_f64() * 1000.0,

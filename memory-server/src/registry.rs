@@ -25,7 +25,8 @@ pub(crate) struct Slot(u64);
 /// The sessions of one space.
 #[derive(Debug)]
 pub(crate) struct Registry {
-    sessions: FxHashMap<Slot, Session>,
+    /// Boxed: a map that has held many keeps their places until it is told to give them back.
+    sessions: FxHashMap<Slot, Box<Session>>,
     by_id: FxHashMap<SessionId, Slot>,
     tracking: FxHashMap<InstanceId, FxHashSet<Slot>>,
     /// Attached sessions a pass must visit although nothing touches them. Ordered, for reproducible passes.
@@ -142,7 +143,7 @@ impl Registry {
                 view: Arc::default(),
             };
             self.by_id.insert(session_id.clone(), slot);
-            self.sessions.insert(slot, session);
+            self.sessions.insert(slot, Box::new(session));
             self.attached += 1;
             return Ok(Opened {
                 slot,
@@ -220,7 +221,7 @@ impl Registry {
     }
 
     pub(crate) fn get(&self, slot: Slot) -> Option<&Session> {
-        self.sessions.get(&slot)
+        self.sessions.get(&slot).map(Box::as_ref)
     }
 
     pub(crate) fn by_id(&self, id: &SessionId) -> Option<&Session> {
@@ -246,7 +247,7 @@ impl Registry {
     }
 
     fn note_owed(&mut self, slot: Slot) {
-        if self.sessions.get(&slot).is_some_and(Session::is_owed) {
+        if self.sessions.get(&slot).is_some_and(|session| session.is_owed()) {
             self.owed.insert(slot);
         } else {
             self.owed.remove(&slot);
@@ -333,7 +334,7 @@ impl Registry {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Slot, &Session)> {
-        self.sessions.iter().map(|(slot, session)| (*slot, session))
+        self.sessions.iter().map(|(slot, session)| (*slot, &**session))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -356,7 +357,7 @@ impl Registry {
 
     /// Removes a record and every index entry of it (SRV-4).
     pub(crate) fn remove(&mut self, slot: Slot) -> Option<Session> {
-        let session = self.sessions.remove(&slot)?;
+        let session = *self.sessions.remove(&slot)?;
         self.by_id.remove(&session.id);
         self.owed.remove(&slot);
         self.keyed -= usize::from(session.lease_reads);
@@ -387,6 +388,26 @@ impl Registry {
             dropped += 1;
         }
         dropped
+    }
+
+    /// Gives back the room that sessions which are gone have left in the maps. Looks at every tracked instance: for the
+    /// sweep, not for each session that goes.
+    pub(crate) fn give_back(&mut self) {
+        fn is_spare(capacity: usize, len: usize) -> bool {
+            capacity > 64 && capacity / 4 > len
+        }
+        if is_spare(self.sessions.capacity(), self.sessions.len()) {
+            self.sessions.shrink_to_fit();
+            self.by_id.shrink_to_fit();
+        }
+        if is_spare(self.tracking.capacity(), self.tracking.len()) {
+            self.tracking.shrink_to_fit();
+        }
+        for slots in self.tracking.values_mut() {
+            if is_spare(slots.capacity(), slots.len()) {
+                slots.shrink_to_fit();
+            }
+        }
     }
 
     /// Takes a frame that was not delivered out of the session's beliefs (SRV-433). Runs in the turn. Nothing is marked

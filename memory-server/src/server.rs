@@ -309,7 +309,12 @@ impl Server {
         self.rates.sweep();
         let now = self.config.clock.monotonic_ms();
         for space in self.open_spaces() {
-            let expired = space.registry.lock().expire(now);
+            let expired = {
+                let mut registry = space.registry.lock();
+                let expired = registry.expire(now);
+                registry.give_back();
+                expired
+            };
             self.statistics.count_ends(SessionEnd::Expired, expired);
         }
         if let Stores::Memory = self.config.stores {

@@ -13,6 +13,10 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+/// Gives back what sessions that are gone have used; see `cargo xtask bench --load`.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Exit code when the address is taken (SRV §14).
 const ADDRESS_TAKEN: u8 = 3;
 
