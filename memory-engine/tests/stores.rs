@@ -500,6 +500,13 @@ fn rebuild(file: &str) {
     }
     drop(engine);
     let ours = Connection::open(&path).unwrap();
+    // Objects and their texts, down to the case of a word.
+    copy.check(
+        "schema text",
+        "of a new store",
+        schema_of(&ours),
+        &schema_of(&theirs),
+    );
     for table in [
         "commit",
         "revision",
