@@ -523,3 +523,167 @@ async fn srv_1303_srv_319_a_delegated_binding_reads_and_opens_no_write_path() {
         "{refused}"
     );
 }
+
+/// Whether handlers run here shows in `hello.ok` by nothing but the views flag.
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_204_server_execution_is_no_flag_of_its_own() {
+    let mut flags = Vec::new();
+    for execution in [false, true] {
+        let mut config = manual();
+        config.server_execution = execution;
+        let running = Running::production(config).await;
+        let greeted = running.client().await.request(&hello()).await;
+        let mut seen = greeted["flags"].as_object().expect("flags").clone();
+        assert_eq!(seen.remove("viewScopedReplicationV1"), Some(json!(execution)));
+        flags.push(seen);
+    }
+    assert_eq!(flags[0], flags[1]);
+}
+
+/// Adding tells what is new and removes nothing, also as the first request; what is covered is not walked again.
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_503_srv_504_adding_a_watch_tells_what_is_new() {
+    let running = Running::production(manual()).await;
+    let mut client = open(&running, "s", "did:key:a").await;
+    for (n, id) in ["of:x", "of:y"].iter().enumerate() {
+        assert!(client.request(&set("s", n as u64 + 1, id, &json!(n))).await["ok"].is_object());
+    }
+    let root = |id: &str| json!([{ "id": id, "selector": { "path": [], "schema": false } }]);
+    let first = client
+        .request(&watch_roots("s", "session.watch.add", "one", &root("of:x")))
+        .await;
+    assert_eq!(ids(&first["ok"]["sync"]), ["of:x"]);
+    assert_eq!(first["ok"]["sync"]["removes"], json!([]));
+    let second = client
+        .request(&watch_roots("s", "session.watch.add", "two", &root("of:y")))
+        .await;
+    assert_eq!(ids(&second["ok"]["sync"]), ["of:y"], "{second}");
+    let covered = client
+        .request(&watch_roots("s", "session.watch.add", "three", &root("of:y")))
+        .await;
+    assert!(ids(&covered["ok"]["sync"]).is_empty(), "{covered}");
+    // A failing addition installs nothing.
+    let roots = json!([{ "id": "of:z", "selector": { "path": [], "schema": { "$ref": "cid:fid1:none" } } }]);
+    let failed = client
+        .request(&watch_roots("s", "session.watch.add", "four", &roots))
+        .await;
+    assert_eq!(failed["error"]["name"], "QueryError", "{failed}");
+    let mut other = open(&running, "o", "did:key:b").await;
+    assert!(other.request(&set("o", 1, "of:z", &json!(1))).await["ok"].is_object());
+    flush(&running).await;
+    let marker = effect(&mut client).await;
+    assert!(!ids(&marker).contains(&"of:z"), "{marker}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_513_srv_514_one_off_queries() {
+    let running = Running::production(manual()).await;
+    let mut client = open(&running, "s", "did:key:a").await;
+    assert!(client.request(&set("s", 1, "of:b", &json!(1))).await["ok"].is_object());
+    assert!(client.request(&set("s", 2, "of:a", &json!(2))).await["ok"].is_object());
+    let query = |query: Json| {
+        frame(
+            &json!({ "type": "graph.query", "requestId": "q", "space": SPACE, "sessionId": "s", "query": query }),
+        )
+    };
+    let root = |id: &str| json!({ "id": id, "selector": { "path": [], "schema": true } });
+    let answer = client
+        .request(&query(
+            json!({ "roots": [root("of:b"), root("of:none"), root("of:a"), root("of:b")] }),
+        ))
+        .await;
+    let entities = answer["ok"]["entities"].as_array().expect("entities");
+    let seen: Vec<(&str, u64)> = entities
+        .iter()
+        .map(|entity| {
+            (
+                entity["id"].as_str().expect("an id"),
+                entity["seq"].as_u64().expect("a seq"),
+            )
+        })
+        .collect();
+    assert_eq!(
+        seen,
+        [("of:a", 2), ("of:b", 1), ("of:none", 0)],
+        "sorted, once each: {answer}"
+    );
+    assert_eq!(entities[2]["document"], Json::Null);
+    assert!(entities[0]["scope"].is_null(), "space is left out");
+    let live = client
+        .request(&query(json!({ "roots": [root("of:a")], "subscribe": true })))
+        .await;
+    assert_eq!(live["error"]["name"], "ProtocolError");
+    assert_eq!(
+        live["error"]["message"],
+        "live graph.query subscriptions were removed; use session.watch.set"
+    );
+    let early = client
+        .request(&query(json!({ "roots": [root("of:a")], "atSeq": 1 })))
+        .await;
+    assert_eq!(early["ok"]["entities"][0]["seq"], 0, "as it was: {early}");
+    let late = client
+        .request(&query(json!({ "roots": [root("of:a")], "atSeq": 99 })))
+        .await;
+    assert_eq!(late["error"]["name"], "QueryError");
+    assert_eq!(
+        late["error"]["message"], "seq 99 is out of range for branch ",
+        "{late}"
+    );
+}
+
+/// Scoped reads and writes of nobody in particular: the same words, as a query's failure and as a refusal.
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_526_scoped_requests_of_an_anonymous_session() {
+    let running = Running::production(manual()).await;
+    let mut client = running.client().await;
+    let opened = open_on(&mut client, SPACE, "n", ANONYMOUS, None).await;
+    assert!(opened["ok"].is_object(), "{opened}");
+    for scope in ["user", "session"] {
+        let text = format!("{scope} scoped memory operations require a principal");
+        let roots = json!([{ "id": "of:x", "scope": scope, "selector": { "path": [], "schema": true } }]);
+        let read = client
+            .request(&watch_roots("n", "session.watch.set", "w", &roots))
+            .await;
+        assert_eq!(
+            (&read["error"]["name"], &read["error"]["message"]),
+            (&json!("QueryError"), &json!(text))
+        );
+        let write = json!([{ "op": "set", "id": "of:x", "scope": scope, "value": { "value": 1 } }]);
+        let written = client.request(&transact("n", 1, &write)).await;
+        assert_eq!(
+            (&written["error"]["name"], &written["error"]["message"]),
+            (&json!("ProtocolError"), &json!(text))
+        );
+    }
+}
+
+/// Content that does not hash to its id is stored, counted and shown (decision 3).
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_1105_a_content_id_that_does_not_match_is_counted() {
+    let running = Running::production(manual()).await;
+    let mut client = open(&running, "s", "did:key:a").await;
+    let content = memory_wire::value!({ "type": "object" });
+    let right = format!("cid:{}", memory_wire::hash::tagged_hash(&content));
+    let sound = set("s", 1, &right, &json!({ "type": "object" }));
+    assert!(client.request(&sound).await["ok"].is_object());
+    let wrong = set(
+        "s",
+        2,
+        "cid:fid1:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
+        &json!({ "type": "object" }),
+    );
+    assert!(client.request(&wrong).await["ok"].is_object());
+    let url = format!("http://{}/api/health/stats", running.address);
+    let text = tokio::task::spawn_blocking(move || {
+        ureq::get(&url)
+            .call()
+            .expect("answered")
+            .body_mut()
+            .read_to_string()
+            .expect("text")
+    })
+    .await
+    .expect("ran");
+    let stats: Json = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(stats["cidMismatches"], 1);
+}
