@@ -247,11 +247,12 @@ fn eng_1012_what_comes_to_be_behind_an_elements_link_is_found_by_a_refresh() {
     store.write("of:next", value!({}));
     let schema = value!({ "type": "object", "properties": {} });
     let with = |id: &str, path: Value| value!({ "/": { "link@1": { "id": id, "path": path, "schema": (schema.clone()) } } });
-    // An element's link is followed whatever its schema says (TRV-603), and all three of these lead nowhere yet.
+    // An element's link is followed whatever its schema says (TRV-603), and all of these lead nowhere yet.
     let onwards = value!({ "/": { "link@1": { "id": "of:next", "path": ["x"] } } });
     let narrowed = with("of:next", value!(["y"]));
     for (id, content) in [
         ("of:plain", value!({})),
+        ("of:redirect", value!({})),
         ("of:chain", onwards),
         ("of:narrowed", narrowed),
     ] {
@@ -260,13 +261,15 @@ fn eng_1012_what_comes_to_be_behind_an_elements_link_is_found_by_a_refresh() {
     let list = value!([
         (with("of:plain", value!(["x"]))),
         (with("of:chain", value!([]))),
-        (link("of:narrowed"))
+        (link("of:narrowed")),
+        { "/": { "link@1": { "id": "of:redirect", "path": ["x"], "schema": (schema.clone()), "overwrite": "redirect" } } }
     ]);
     store.write("of:root", list);
     let query = query(&[("of:root", value!(true))]);
     let leads = value!({ "z": (link("of:leaf")) });
     for (id, content) in [
         ("of:plain", value!({ "x": (leads.clone()) })),
+        ("of:redirect", value!({ "x": (leads.clone()) })),
         ("of:chain", leads.clone()),
         ("of:next", value!({ "x": (leads.clone()) })),
         ("of:next", value!({ "y": (leads.clone()) })),

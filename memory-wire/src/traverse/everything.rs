@@ -169,6 +169,9 @@ impl<'w, 'a, B: Build> Run<'w, 'a, B> {
             Some(hop.clone()),
         )?;
         if redirected.node.value.is_undefined() {
+            if met == Met::AsElement && !hop.is_everything() {
+                walker.go_beyond(here, &hop, true, &redirected.node, everything)?;
+            }
             return null();
         }
         if covered && !walker.same_id(walker.doc_of(redirected.node.place), walker.doc_of(slot.place)) {
