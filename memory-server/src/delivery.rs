@@ -55,20 +55,10 @@ pub(crate) struct SessionKey {
     pub(crate) session: SessionId,
 }
 
-/// Which kind of frame carried a sync.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Carrier {
-    /// An effect: what it carried is recorded, and told again when it is lost.
-    Effect,
-    /// The answer to a watch request. A client that did not get it asks again, and only then is it told again (SRV-502): a
-    /// resume alone repeats nothing of it.
-    Answer,
-}
-
-/// The content of one frame with a sync.
+/// The content of one frame that may be lost: an effect, or the answer to `session.watch.add`. (A lost answer to
+/// `session.watch.set` is asked for again, and is whole.)
 #[derive(Debug, Clone)]
 pub(crate) struct Delivered {
-    pub(crate) carrier: Carrier,
     pub(crate) session: SessionKey,
     /// The opening of the session the frame was built for; a record of an older one undoes nothing.
     pub(crate) incarnation: u64,
@@ -90,10 +80,7 @@ impl Delivered {
 
     /// True for a frame with nothing but a marker.
     pub(crate) fn is_bare_marker(&self) -> bool {
-        self.carrier == Carrier::Effect
-            && self.upserts.is_empty()
-            && self.removes.is_empty()
-            && self.plans.is_empty()
+        self.upserts.is_empty() && self.removes.is_empty() && self.plans.is_empty()
     }
 }
 

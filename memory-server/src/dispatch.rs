@@ -10,7 +10,7 @@ use memory_wire::message::{
 use memory_wire::{Object, RequestId, Seq, Value, WireError};
 
 use crate::connection::{Connection, Negotiation, OpenSession};
-use crate::delivery::{Carrier, Delivered, Loss, SessionKey};
+use crate::delivery::{Delivered, Loss};
 use crate::outbound::Refused;
 use crate::rates::{Metered, TooFast};
 use crate::server::Server;
@@ -21,36 +21,28 @@ pub(crate) enum Answer {
     /// A value.
     Body(Value),
     /// A value with a sync in it, assembled from shared text.
-    Sync { ok: Object, sync: SyncFrame },
+    Sync {
+        ok: Object,
+        sync: SyncFrame,
+        /// What it makes the session hold, when a resume must tell that again if the answer is lost.
+        delivered: Option<Box<Delivered>>,
+    },
 }
 
 impl Answer {
     fn into_text(self, request_id: &RequestId) -> Result<String, WireError> {
         let text = match self {
             Answer::Body(body) => ServerMessage::ok(request_id.clone(), body).encode(),
-            Answer::Sync { ok, sync } => sync.response_text(request_id, &ok),
+            Answer::Sync { ok, sync, .. } => sync.response_text(request_id, &ok),
         };
         text.map_err(|error| WireError::query(format!("the answer cannot be encoded: {error}")))
     }
 
     /// The record of the sync in it, for the case that it is lost.
-    fn delivered(&self, requester: &Requester) -> Option<Box<Delivered>> {
+    fn take_record(&mut self) -> Option<Box<Delivered>> {
         match self {
             Answer::Body(_) => None,
-            Answer::Sync { sync, .. } => Some(Box::new(Delivered {
-                carrier: Carrier::Answer,
-                session: SessionKey {
-                    space: requester.header.space.clone(),
-                    session: requester.header.session_id.clone(),
-                },
-                incarnation: requester.open.incarnation,
-                from_seq: sync.from_seq,
-                to_seq: sync.to_seq,
-                upserts: Vec::new(),
-                removes: Vec::new(),
-                marker: None,
-                plans: Vec::new(),
-            })),
+            Answer::Sync { delivered, .. } => delivered.take(),
         }
     }
 }
@@ -214,13 +206,10 @@ pub(crate) fn respond(
     server: &Server,
     connection: &Connection,
     requester: &Requester,
-    result: Result<Answer, WireError>,
+    mut result: Result<Answer, WireError>,
 ) {
     let header = &requester.header;
-    let delivered = result
-        .as_ref()
-        .ok()
-        .and_then(|answer| answer.delivered(requester));
+    let delivered = result.as_mut().ok().and_then(Answer::take_record);
     let result = if server.config().acl.mode.is_active()
         && !connection.holds(&header.space, &header.session_id, requester.open.incarnation)
     {

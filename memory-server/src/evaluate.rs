@@ -14,7 +14,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smol_str::SmolStr;
 
 use crate::applicable::Applicable;
-use crate::delivery::{Carrier, Delivered, Held, InstanceKey, SessionKey};
+use crate::delivery::{Delivered, Held, InstanceKey, SessionKey};
 use crate::dirty::DirtyBatch;
 use crate::document_cache::Form;
 use crate::error::ServerError;
@@ -258,7 +258,6 @@ impl<'a> Pass<'a> {
             memory_wire::WireError::query(format!("the frame cannot be encoded: {error}"))
         })?;
         let delivered = Delivered {
-            carrier: Carrier::Effect,
             session: SessionKey {
                 space: self.space.id().clone(),
                 session: subject.id.clone(),

@@ -364,11 +364,9 @@ impl Outbound {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::delivery::Carrier;
 
     fn delivery(session: &str, from: u64, to: u64) -> Delivered {
         Delivered {
-            carrier: Carrier::Effect,
             session: SessionKey {
                 space: "did:key:zS".into(),
                 session: session.into(),

@@ -11,7 +11,7 @@ use memory_wire::{Did, InstanceId, LocalSeq, Seq, SessionId, SpaceId, WireError}
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::connection::Connection;
-use crate::delivery::{Carrier, Delivered, Held, Loss};
+use crate::delivery::{Delivered, Held, Loss};
 use crate::identifiers::Identifiers;
 use crate::outbound::Withdrawn;
 use crate::session::{Attachment, GraphKey, Session};
@@ -127,7 +127,6 @@ impl Registry {
                 last_synced: request.seen_seq,
                 caught_up: LocalSeq(0),
                 pending_caught_up: LocalSeq(0),
-                answer_in_doubt: false,
                 force_full: false,
                 lease_reads: false,
                 lease_reads_lapsed: false,
@@ -421,10 +420,6 @@ impl Registry {
         };
         if frame.incarnation < session.born {
             // It went to an earlier session of this id, which has expired.
-            return;
-        }
-        if frame.carrier == Carrier::Answer {
-            session.answer_in_doubt = true;
             return;
         }
         {

@@ -49,8 +49,6 @@ pub(crate) struct Session {
     pub(crate) caught_up: LocalSeq,
     /// Marker it is owed; 0 when none.
     pub(crate) pending_caught_up: LocalSeq,
-    /// The answer to a watch request may have been lost: a watch that is added again is told again (SRV-314, SRV-502).
-    pub(crate) answer_in_doubt: bool,
     /// The next pass must be a full evaluation.
     pub(crate) force_full: bool,
     /// Frames to this session carry scope keys, for life (SRV-607).

@@ -13,7 +13,7 @@ use tracing::Instrument as _;
 use crate::acl::{self, Capability};
 use crate::applicable::Applicable;
 use crate::connection::Connection;
-use crate::delivery::{Held, InstanceKey};
+use crate::delivery::{Delivered, Held, InstanceKey, SessionKey};
 use crate::dispatch::{Answer, Requester, refuse, respond};
 use crate::error::ServerError;
 use crate::evaluate::{Pass, Subject};
@@ -182,7 +182,7 @@ impl Job {
         prepared: Option<PreparedView>,
     ) -> Result<Answer, WireError> {
         let space = &self.requester.open.space;
-        let (slot, standing, views, reader_of, in_doubt) = {
+        let (slot, standing, views, reader_of) = {
             let registry = space.registry.lock();
             let (slot, session) = registry
                 .current(&self.requester.header.session_id, self.requester.open.incarnation)
@@ -192,7 +192,6 @@ impl Job {
                 Arc::clone(&session.watches),
                 session.views.clone(),
                 session.reader().cloned(),
-                session.answer_in_doubt,
             )
         };
         let reader = engine.reader();
@@ -215,15 +214,10 @@ impl Job {
             None => views,
             Some(interests) => views.replaced(interests, &*self.server.config().identifiers)?,
         };
-        let mut again = Vec::new();
         let (all, new) = match self.change {
             Change::Set => (WatchSet::replacing(watches), Vec::new()),
             Change::Add => {
-                if in_doubt {
-                    again.clone_from(&watches);
-                }
                 let new = standing.novelty(watches)?;
-                again.retain(|watch| new.iter().all(|new| new.id != watch.id));
                 (standing.with(new.clone()), new)
             }
         };
@@ -234,7 +228,7 @@ impl Job {
                 let pass = Pass::new(&self.server, space, reader, &self.elsewhere)?;
                 match self.change {
                     Change::Set => self.replace(&pass, slot, Arc::new(all), views, prepared),
-                    Change::Add => self.extend(&pass, slot, all, &new, &again),
+                    Change::Add => self.extend(&pass, slot, all, &new),
                 }
             })
             .map_err(ServerError::from)
@@ -356,7 +350,6 @@ impl Job {
             registry
                 .update(slot, |session| {
                     session.last_synced = pass.head;
-                    session.answer_in_doubt = false;
                     session.force_full = false;
                     session.deferred.0.clear();
                     session.lease_reads_lapsed = subject.keyed && withheld;
@@ -373,28 +366,26 @@ impl Job {
             removes: removes.into_iter().map(|(_, remove)| remove).collect(),
             ..SyncFrame::default()
         };
-        Ok(answer(pass.head, sync))
+        Ok(answer(pass.head, sync, None))
     }
 
-    /// Only what the new watches bring, staged on a clone so that a failure installs nothing (SRV-503, SRV-504); and all
-    /// that watches reach which stand already, but whose answer may have been lost.
+    /// Only what the new watches bring, staged on a clone so that a failure installs nothing (SRV-503, SRV-504).
     fn extend(
         &self,
         pass: &Pass<'_>,
         slot: Slot,
         all: WatchSet,
         new: &[Watch],
-        again: &[Watch],
     ) -> Result<Answer, ServerError> {
         let subject = self.subject(slot)?;
         let from_seq = subject.last_synced;
-        if new.is_empty() && again.is_empty() {
+        if new.is_empty() {
             let sync = SyncFrame {
                 from_seq,
                 to_seq: pass.head,
                 ..SyncFrame::default()
             };
-            return Ok(answer(pass.head, sync));
+            return Ok(answer(pass.head, sync, None));
         }
         let applicable = self.applicable(pass, &subject)?;
         let mut staged = Vec::new();
@@ -434,23 +425,6 @@ impl Job {
                 }
                 staged.push((kind, graph));
             }
-            let told_again = FullView::evaluate(
-                pass.reader,
-                pass.space,
-                &subject.identity,
-                &queries_by_branch(again),
-            )?;
-            let told: FxHashSet<InstanceKey> = upserts.iter().map(|(key, _)| key.clone()).collect();
-            for (key, snapshot) in told_again.entries() {
-                if !applicable.admits(&key.instance.scope_key) || told.contains(&key) {
-                    continue;
-                }
-                upserts.push((
-                    key.clone(),
-                    pass.upsert(&key, &snapshot, subject.keyed, subject.form)?,
-                ));
-                held_now.push((key, Held::new(snapshot.seq, snapshot.document.is_none())));
-            }
         }
         self.require_room_for_documents(pass.space.registry.lock().get(slot).map_or(0, |session| {
             let new = grown
@@ -477,13 +451,27 @@ impl Job {
             });
         }
         self.demand_changed(&subject);
+        let (told, upserts) = upserts.into_iter().unzip();
         let sync = SyncFrame {
             from_seq,
             to_seq: pass.head,
-            upserts: upserts.into_iter().map(|(_, upsert)| upsert).collect(),
+            upserts,
             ..SyncFrame::default()
         };
-        Ok(answer(pass.head, sync))
+        let delivered = Delivered {
+            session: SessionKey {
+                space: pass.space.id().clone(),
+                session: subject.id.clone(),
+            },
+            incarnation: subject.incarnation,
+            from_seq,
+            to_seq: pass.head,
+            upserts: told,
+            removes: Vec::new(),
+            marker: None,
+            plans: Vec::new(),
+        };
+        Ok(answer(pass.head, sync, Some(Box::new(delivered))))
     }
 
     fn applicable(&self, pass: &Pass<'_>, subject: &Subject) -> Result<Applicable, ServerError> {
@@ -518,10 +506,10 @@ fn watches_len(standing: &WatchSet, new: &[Watch]) -> usize {
     standing.len() + new.len()
 }
 
-fn answer(server_seq: Seq, sync: SyncFrame) -> Answer {
+fn answer(server_seq: Seq, sync: SyncFrame, delivered: Option<Box<Delivered>>) -> Answer {
     let mut ok = Object::new();
     ok.insert("serverSeq", server_seq);
-    Answer::Sync { ok, sync }
+    Answer::Sync { ok, sync, delivered }
 }
 
 impl Server {
