@@ -147,6 +147,44 @@ fn eng_1061_equal_graphs_take_one_walk_and_end_up_where_their_own_would() {
 }
 
 #[test]
+fn eng_1061_equal_graphs_that_came_at_different_seqs_share_from_their_first_common_refresh_on() {
+    let mut store = Store::new();
+    store.write(None, "of:a", value!(0));
+    store.write(None, "of:root", value!({ "a": (link("of:a", None)) }));
+    let query = everything_of("of:root");
+    let mut graphs = Vec::new();
+    for n in 0..5 {
+        // Each comes after a commit that the ones before have taken in.
+        let dirty = store.write(None, "of:a", value!(n));
+        for graph in &mut graphs {
+            TrackedGraph::refresh(graph, store.engine.reader(), &dirty).unwrap();
+        }
+        graphs.push(store.track(&format!("p{n}"), &query));
+    }
+    // Another query of the same root is not equal, and a graph that lags is not either.
+    let other = GraphQuery::from_value(&value!({
+        "roots": [{ "id": "of:root", "selector": { "path": [], "schema": false } }]
+    }))
+    .unwrap();
+    let mut shallow = store.track("other", &other);
+    for (round, expected) in [(0, (5, 0)), (1, (1, 4)), (2, (1, 4))] {
+        let dirty = store.write(None, "of:a", value!({ "round": (f64::from(round)) }));
+        let mut pass = SharedRefresh::default();
+        for graph in &mut graphs {
+            let changes = pass.refresh(graph, store.engine.reader(), &dirty).unwrap();
+            assert_eq!(changes.expect("touched").snapshots.len(), 1);
+        }
+        assert!(
+            pass.refresh(&mut shallow, store.engine.reader(), &dirty)
+                .unwrap()
+                .is_none()
+        );
+        assert_eq!((pass.work().made, pass.work().shared), expected, "round {round}");
+    }
+    assert_eq!(tracked(&shallow).len(), 1);
+}
+
+#[test]
 fn eng_1061_what_meets_somebodys_own_instance_is_walked_for_each() {
     let mut store = Store::new();
     store.write(Some("alice"), "of:mine", value!("alice's"));

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use memory_wire::ids::BranchName;
 use memory_wire::scope_key::{InstanceId, Scope};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -14,6 +15,8 @@ use crate::reader::Reader;
 #[derive(Debug, Default)]
 pub struct SharedRefresh {
     done: FxHashMap<Evaluation, Vec<Done>>,
+    /// What walks came to, by branch and address of the first root.
+    reached: FxHashMap<(BranchName, InstanceId), Vec<Parts>>,
     work: RefreshWork,
 }
 
@@ -29,13 +32,19 @@ pub struct RefreshWork {
 /// Which evaluation a graph holds, by where its parts are kept: clones keep them in one place until one changes.
 type Evaluation = (usize, usize);
 
+/// The parts of an evaluation that graphs share.
+type Parts = (Arc<Reach>, Arc<Vec<TrackedRoot>>);
+
+/// How many different queries of one first root are compared with each other.
+const COMPARED: usize = 4;
+
 /// One refresh others may take over.
 #[derive(Debug)]
 struct Done {
     /// What the evaluation was before: kept, so that nothing else comes to be kept in its place.
-    _before: (Arc<Reach>, Arc<Vec<TrackedRoot>>),
+    _before: Parts,
     dirty: FxHashSet<InstanceId>,
-    after: Arc<Reach>,
+    after: Parts,
     changes: Option<Arc<Changes>>,
 }
 
@@ -61,24 +70,44 @@ impl SharedRefresh {
                 .and_then(|done| done.iter().find(|done| done.dirty == *dirty))
         {
             self.work.shared += 1;
-            graph.take_over(Arc::clone(&done.after));
+            graph.take_over(done.after.clone());
             return Ok(done.changes.clone());
         }
         let before = sharable.then(|| (Arc::clone(reach), Arc::clone(roots)));
         let changes = graph.refresh(reader, dirty)?.map(Arc::new);
         self.work.made += u64::from(changes.is_some());
-        let after = graph.evaluation().0;
-        if let Some(before) = before
-            && after.narrowest() == Scope::Space
-        {
+        if graph.evaluation().0.narrowest() != Scope::Space {
+            return Ok(changes);
+        }
+        self.join_equals(graph);
+        if let Some(before) = before {
+            let (reach, roots) = graph.evaluation();
             self.done.entry(evaluation).or_default().push(Done {
                 _before: before,
                 dirty: dirty.clone(),
-                after: Arc::clone(after),
+                after: (Arc::clone(reach), Arc::clone(roots)),
                 changes: changes.clone(),
             });
         }
         Ok(changes)
+    }
+
+    /// Lets a graph share the evaluation of an equal one that was walked in this pass, so that the two take one walk from
+    /// now on: sessions that came at different seqs hold evaluations of their own until then.
+    fn join_equals(&mut self, graph: &mut TrackedGraph) {
+        let (reach, roots) = graph.evaluation();
+        let Some(first) = roots.first() else { return };
+        let address = (graph.branch().clone(), first.instance().clone());
+        let known = self.reached.entry(address).or_default();
+        let equal = known.iter().find(|(other, other_roots)| {
+            graph.asks_the_same(other_roots)
+                && (Arc::ptr_eq(other, reach) || other.has_reached_the_same(reach))
+        });
+        match equal {
+            Some(parts) => graph.take_over(parts.clone()),
+            None if known.len() < COMPARED => known.push((Arc::clone(reach), Arc::clone(roots))),
+            None => {}
+        }
     }
 
     /// The work so far.

@@ -97,7 +97,30 @@ struct Walk {
     narrowest: Scope,
 }
 
+impl TrackedRoot {
+    /// Where it begins.
+    pub(super) fn instance(&self) -> &InstanceId {
+        &self.instance
+    }
+
+    fn equals(&self, other: &TrackedRoot) -> bool {
+        self.instance == other.instance && self.selector == other.selector
+    }
+}
+
 impl Reach {
+    /// True when both have reached the same documents at the same seqs: under the same roots they are the same then,
+    /// because documents and roots decide everything else.
+    pub(super) fn has_reached_the_same(&self, other: &Reach) -> bool {
+        self.entities.len() == other.entities.len()
+            && self.entities.iter().all(|(instance, entity)| {
+                other
+                    .entities
+                    .get(instance)
+                    .is_some_and(|found| found.snapshot.seq == entity.snapshot.seq)
+            })
+    }
+
     /// The narrowest scope that had to be resolved.
     pub(super) fn narrowest(&self) -> Scope {
         self.narrowest
@@ -575,8 +598,15 @@ impl TrackedGraph {
     }
 
     /// Holds from now on what another graph's refresh came to, whose evaluation was this one's.
-    pub(super) fn take_over(&mut self, reach: Arc<Reach>) {
+    pub(super) fn take_over(&mut self, (reach, roots): (Arc<Reach>, Arc<Vec<TrackedRoot>>)) {
         self.reach = reach;
+        self.roots = roots;
+    }
+
+    /// True when a graph of this branch with these roots is the same query.
+    pub(super) fn asks_the_same(&self, roots: &Arc<Vec<TrackedRoot>>) -> bool {
+        Arc::ptr_eq(&self.roots, roots)
+            || (self.roots.len() == roots.len() && self.roots.iter().zip(roots.iter()).all(|(a, b)| a.equals(b)))
     }
 
     /// What sharing this graph with another identity depends on.
