@@ -227,7 +227,10 @@ fn scaled(text: &str, suffixes: &[(&str, u64)]) -> Option<u64> {
 
 /// The number in the largest unit that holds it exactly.
 fn shown(n: u64, suffixes: &[(&str, u64)], plain: &str) -> String {
-    match suffixes.iter().find(|(_, scale)| n > 0 && n.is_multiple_of(*scale)) {
+    match suffixes
+        .iter()
+        .find(|(_, scale)| n > 0 && n.is_multiple_of(*scale))
+    {
         Some((suffix, scale)) => format!("{}{suffix}", n / scale),
         None => format!("{n}{plain}"),
     }
