@@ -25,7 +25,9 @@ pub(crate) fn smoke(root: &Path, seconds: u32, named: &[String]) -> Result<bool>
         bail!("no fuzz target {unknown}; there are {}", all.join(", "));
     }
     let chosen = if named.is_empty() { &all } else { named };
-    println!("| target | seeds | seconds | executions | findings |\n| --- | --- | --- | --- | --- |");
+    println!(
+        "| target | seeds | seconds | executions | peak MB | findings |\n| --- | --- | --- | --- | --- | --- |"
+    );
     let mut clean = true;
     for target in chosen {
         clean &= run(root, target, seconds)?;
@@ -88,16 +90,18 @@ fn run(root: &Path, target: &str, seconds: u32) -> Result<bool> {
         .output()
         .context("running cargo fuzz")?;
     let said = String::from_utf8_lossy(&output.stderr);
-    let executions = said
-        .lines()
-        .find_map(|line| line.strip_prefix("stat::number_of_executed_units:"))
-        .map_or("?", str::trim);
+    let statistic = |name: &str| {
+        let value = said.lines().find_map(|line| line.strip_prefix(name));
+        value.map_or("?", str::trim)
+    };
+    let executions = statistic("stat::number_of_executed_units:");
+    let peak = statistic("stat::peak_rss_mb:");
     let findings = if output.status.success() {
         "none"
     } else {
         "**yes**"
     };
-    println!("| {target} | {seed_count} | {seconds} | {executions} | {findings} |");
+    println!("| {target} | {seed_count} | {seconds} | {executions} | {peak} | {findings} |");
     if !output.status.success() {
         let lines: Vec<&str> = said.lines().collect();
         let shown = &lines[lines.len().saturating_sub(SHOWN_LINES)..];
