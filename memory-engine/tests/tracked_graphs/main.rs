@@ -288,6 +288,26 @@ fn eng_1012_what_comes_to_be_behind_an_elements_link_is_found_by_a_refresh() {
 }
 
 #[test]
+fn eng_1012_a_path_through_links_is_gone_again_beside_a_wider_selector() {
+    let mut store = Store::new();
+    store.write("of:leaf", value!(1));
+    store.write("of:end", value!({ "x": { "leaf": (link("of:leaf")) } }));
+    store.write("of:way", value!({}));
+    let schema = value!({ "type": "object", "properties": { "a": true } });
+    let narrowed = value!({ "/": { "link@1": { "id": "of:end", "path": [], "schema": schema } } });
+    let through = value!({ "/": { "link@1": { "id": "of:way", "path": ["a", "b"] } } });
+    store.write("of:root", value!({ "b": narrowed, "a": through }));
+    let query = query(&[("of:way", value!(true)), ("of:root", value!(true))]);
+    let mut graph = store.track(&query);
+    assert!(!graph.tracks(&InstanceId::space("of:leaf")));
+    // Its path leads on through the root, whose own link counts with its schema and as part of a path without.
+    let dirty = store.write("of:way", value!({ "a": (link("of:root")) }));
+    graph.refresh(store.engine.reader(), &dirty).unwrap().unwrap();
+    assert!(store.track(&query).tracks(&InstanceId::space("of:leaf")));
+    assert!(graph.tracks(&InstanceId::space("of:leaf")));
+}
+
+#[test]
 fn eng_1050_schema_documents_of_delivered_documents_come_along_and_leave_again() {
     let mut store = Store::new();
     let schema = value!({ "type": "object", "properties": { "a": { "type": "string" } } });

@@ -58,8 +58,21 @@ impl<'w, 'a> Run<'w, 'a, Nothing> {
             Some(key) => key.clone(),
             None => walker.key(doc)?,
         };
+        let passes_on = root.document.as_ref().is_some_and(|document| {
+            let stored = slot::raw_read(document, &selector.path);
+            !matches!(&stored, Raw::Found(value) if slot::link_payload(value).is_none())
+        });
         if walker.tracker.borrow().covers(&key, selector) {
-            return Ok(Ok(()));
+            // What comes back in a refresh is kept beside a wider selector, as where links led to both. A path on through
+            // links is gone as well: a wider selector meets those links one by one, each with its own schema.
+            let mut tracker = walker.tracker.borrow_mut();
+            if !tracker.comes_back(&key, selector) {
+                return Ok(Ok(()));
+            }
+            tracker.enter(&key, selector);
+            if !passes_on {
+                return Ok(Ok(()));
+            }
         }
         let order = walker.tracker.borrow_mut().enter_root(&key, selector);
         walker.entered.set(Some(order));
@@ -69,11 +82,10 @@ impl<'w, 'a> Run<'w, 'a, Nothing> {
         let outcome = self.select_root(document, doc, selector).await;
         walker.entered.set(Some(order));
         let outcome = outcome?;
-        let stored = slot::raw_read(document, &selector.path);
-        if !matches!(&stored, Raw::Found(value) if slot::link_payload(value).is_none()) {
+        if passes_on {
             walker.tracker.borrow_mut().mark_passing_on(order);
         }
-        match stored {
+        match slot::raw_read(document, &selector.path) {
             Raw::Found(link) if slot::link_payload(&link).is_some() => {
                 if slot::link_payload(&link).is_some_and(|payload| payload.member("schema").is_some()) {
                     walker.tracker.borrow_mut().never_skip();

@@ -220,6 +220,12 @@ impl Tracker {
         Some(entry.order)
     }
 
+    /// True for what was taken out and is not back yet.
+    pub(super) fn comes_back(&self, key: &DocKey, selector: &Selector) -> bool {
+        let taken = self.taken.entries.get(key).into_iter().flatten();
+        taken.into_iter().any(|(known, _)| known == selector) && self.entry(key, selector).is_none()
+    }
+
     /// Records that a walk from one entry led to another.
     pub(super) fn support(&mut self, from: Order, to: Order) {
         if from < to && self.standing(from).supports.insert(to) {
