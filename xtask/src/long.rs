@@ -147,10 +147,21 @@ mod tests {
     #[test]
     fn every_run_names_a_test_that_is_there() {
         let root = crate::workspace_root();
+        let mut metadata = cargo_metadata::MetadataCommand::new();
+        let metadata = metadata
+            .manifest_path(root.join("Cargo.toml"))
+            .no_deps()
+            .exec()
+            .unwrap();
         for (name, run) in table(&root).unwrap() {
             assert!(run.chunk > 0 && run.total > 0, "{name} does nothing");
             let function = run.name.rsplit("::").next().unwrap();
-            let package = root.join(&run.package);
+            let package = metadata
+                .packages
+                .iter()
+                .find(|package| *package.name == run.package);
+            let package = package.unwrap_or_else(|| panic!("{name}: no package {}", run.package));
+            let package = package.manifest_path.parent().unwrap().as_std_path();
             let start = match &run.test {
                 Some(test) => package.join("tests").join(test),
                 None => package.join("src"),
