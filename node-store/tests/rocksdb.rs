@@ -252,7 +252,7 @@ fn node_22_a_flush_and_a_close_write_out_every_family_and_the_log_is_bounded() {
             "{column}: one by the flush, one by the close"
         );
     }
-    let options = contents(&path).into_iter().filter(|(path, _)| {
+    let mut options = contents(&path).into_iter().filter(|(path, _)| {
         path.file_name()
             .unwrap()
             .to_string_lossy()
