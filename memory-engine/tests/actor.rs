@@ -417,9 +417,18 @@ fn a_store_that_cannot_be_opened_answers_every_job() {
         EngineOptions::default(),
         ActorOptions::default(),
     );
-    assert!(matches!(handle.turn(|_| ()).wait(), Err(EngineError::BadStore(_))));
-    assert!(matches!(handle.read(|_| ()).wait(), Err(EngineError::BadStore(_))));
-    assert!(matches!(handle.write(|_| ()).wait(), Err(EngineError::BadStore(_))));
+    assert!(matches!(
+        handle.turn(|_| ()).wait(),
+        Err(EngineError::BadStore(_))
+    ));
+    assert!(matches!(
+        handle.read(|_| ()).wait(),
+        Err(EngineError::BadStore(_))
+    ));
+    assert!(matches!(
+        handle.write(|_| ()).wait(),
+        Err(EngineError::BadStore(_))
+    ));
     // A write with a publication of its own learns it in another way: there is no engine to publish with.
     let (dropped, published) = mpsc::channel::<()>();
     handle.write_then(|_| (), move |_, _| dropped.send(()).unwrap());

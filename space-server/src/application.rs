@@ -122,10 +122,7 @@ impl Application {
             // An abandoned sender means the shutdown task is gone: stop as well.
             let _ = stopped.await;
         };
-        server
-            .serve(listener, router, stopped)
-            .await
-            .context("serving")?;
+        server.serve(listener, router, stopped).await.context("serving")?;
         shutdown.await.context("stopping")?;
         Ok(())
     }

@@ -606,7 +606,8 @@ impl TrackedGraph {
     /// True when a graph of this branch with these roots is the same query.
     pub(super) fn asks_the_same(&self, roots: &Arc<Vec<TrackedRoot>>) -> bool {
         Arc::ptr_eq(&self.roots, roots)
-            || (self.roots.len() == roots.len() && self.roots.iter().zip(roots.iter()).all(|(a, b)| a.equals(b)))
+            || (self.roots.len() == roots.len()
+                && self.roots.iter().zip(roots.iter()).all(|(a, b)| a.equals(b)))
     }
 
     /// What sharing this graph with another identity depends on.
