@@ -73,7 +73,7 @@ fn open(path: &Path) -> Result<Engine, EngineError> {
 }
 
 fn write(engine: &mut Engine, local_seq: u64) -> Result<Seq, EngineError> {
-    let long = "x".repeat(if local_seq % 10 == 0 { 70_000 } else { 500 });
+    let long = "x".repeat(if local_seq.is_multiple_of(10) { 70_000 } else { 500 });
     let set = |id: String, value: Value| Operation::Set {
         id: id.as_str().into(),
         scope: Scope::Space,
