@@ -325,7 +325,7 @@ fn run(seed: u64, tally: &mut Tally) {
                 tally.count(&want);
                 schedule.learn(&submission, &want, &model);
                 if in_groups {
-                    group.push((submission, want));
+                    group.push((*submission, want));
                 }
                 if schedule.entropy().one_in(3) {
                     flush(&mut grouped, &mut group);

@@ -119,7 +119,7 @@ pub(crate) fn instances() -> Vec<Instance> {
 
 /// One thing that happens.
 pub(crate) enum Action {
-    Commit(Submission),
+    Commit(Box<Submission>),
     Fork {
         name: &'static str,
         parent: &'static str,
@@ -201,18 +201,18 @@ impl Schedule {
                     .one_in(3)
                     .then(|| self.submitters.iter().position(|who| *who == again.who))
                     .flatten();
-                Action::Commit(match other {
+                Action::Commit(Box::new(match other {
                     // The same localSeq with another payload.
                     Some(who) => self.submission(who, again.commit.local_seq.0, model),
                     None => again,
-                })
+                }))
             }
             _ => {
                 let who = self.entropy.below(self.submitters.len() as u64) as usize;
                 let local_seq = self.next_local_seq(who);
                 let submission = self.submission(who, local_seq, model);
                 self.sent.push(submission.clone());
-                Action::Commit(submission)
+                Action::Commit(Box::new(submission))
             }
         }
     }
