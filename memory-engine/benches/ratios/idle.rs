@@ -39,7 +39,10 @@ fn use_once(directory: &Path, options: ActorOptions) -> (Vec<EngineHandle>, usiz
     (handles, most)
 }
 
-#[allow(clippy::disallowed_methods, reason = "the stores come to rest by themselves, in their own time")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the stores come to rest by themselves, in their own time"
+)]
 pub(crate) fn run() {
     let directory = directory();
     // Once to make the stores, in the way a server has them: few of them open.

@@ -112,7 +112,9 @@ impl Reach {
     /// True when both have reached the same documents at the same seqs: under the same roots they are the same then,
     /// because documents and roots decide everything else.
     pub(super) fn has_reached_the_same(&self, other: &Reach) -> bool {
-        self.entities.len() == other.entities.len()
+        !self.doubtful
+            && !other.doubtful
+            && self.entities.len() == other.entities.len()
             && self.entities.iter().all(|(instance, entity)| {
                 other
                     .entities

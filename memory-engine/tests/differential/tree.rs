@@ -400,12 +400,7 @@ enum Place {
 type Make<'m> = dyn Fn(Option<&Tree>, Place) -> Result<Option<Tree>, Inapplicable> + 'm;
 
 /// Gives the last segment a new value, made of the old one if there is one. `None` leaves everything as it is.
-fn create(
-    root: Tree,
-    path: &[String],
-    gaps: bool,
-    make: &Make<'_>,
-) -> Result<Tree, Inapplicable> {
+fn create(root: Tree, path: &[String], gaps: bool, make: &Make<'_>) -> Result<Tree, Inapplicable> {
     let Some((last, way)) = path.split_last() else {
         return Err(Inapplicable);
     };
