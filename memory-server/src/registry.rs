@@ -442,8 +442,9 @@ impl Registry {
         if let Some(marker) = frame.marker
             && (loss == Loss::Unsent || !frame.is_bare_marker())
         {
-            // Both, or the obligation compares as met.
-            session.pending_caught_up = session.pending_caught_up.max(marker);
+            // Both, or the obligation compares as met. What was told since stays told: a later marker may have been heard,
+            // and a session's markers never go back.
+            session.pending_caught_up = session.pending_caught_up.max(session.caught_up).max(marker);
             session.caught_up = session.caught_up.min(LocalSeq(marker.0.saturating_sub(1)));
         }
         session.views.mark_plans(&frame.plans, true);
