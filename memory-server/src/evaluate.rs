@@ -89,9 +89,7 @@ impl Subject {
             keyed: session.lease_reads,
             lapsed: session.lease_reads_lapsed,
             force_full: session.force_full,
-            owed: session
-                .owes_marker()
-                .then(|| session.caught_up.max(session.pending_caught_up)),
+            owed: session.markers.due(),
             deferred: session.deferred.0.clone(),
         }
     }
@@ -457,10 +455,7 @@ impl<'a> Pass<'a> {
             };
             registry.update(subject.slot, |session| {
                 if let Some(marker) = subject.owed {
-                    session.caught_up = session.caught_up.max(marker);
-                    if session.pending_caught_up <= session.caught_up {
-                        session.pending_caught_up = LocalSeq(0);
-                    }
+                    session.markers.tell(marker);
                 }
                 if was_full || session.effective.is_empty() {
                     session.force_full = false;

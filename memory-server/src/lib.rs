@@ -54,6 +54,7 @@ pub mod limits;
 mod listener;
 mod log_counts;
 pub mod loopback;
+mod markers;
 mod metrics;
 mod outbound;
 mod plane;

@@ -13,6 +13,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::connection::Connection;
 use crate::delivery::{Delivered, Held, Loss};
 use crate::identifiers::Identifiers;
+use crate::markers::Markers;
 use crate::outbound::Withdrawn;
 use crate::session::{Attachment, GraphKey, Session};
 use crate::views::Views;
@@ -125,8 +126,7 @@ impl Registry {
                 read_ceiling: request.read_ceiling,
                 seen_seq: request.seen_seq,
                 last_synced: request.seen_seq,
-                caught_up: LocalSeq(0),
-                pending_caught_up: LocalSeq(0),
+                markers: Markers::default(),
                 force_full: false,
                 lease_reads: false,
                 lease_reads_lapsed: false,
@@ -187,7 +187,7 @@ impl Registry {
             token: session.token.clone(),
             incarnation,
             resumed: true,
-            caught_up: session.caught_up,
+            caught_up: session.markers.told(),
             displaced,
         };
         self.set_attachment(slot, attachment);
@@ -442,10 +442,7 @@ impl Registry {
         if let Some(marker) = frame.marker
             && (loss == Loss::Unsent || !frame.is_bare_marker())
         {
-            // Both, or the obligation compares as met. What was told since stays told: a later marker may have been heard,
-            // and a session's markers never go back.
-            session.pending_caught_up = session.pending_caught_up.max(session.caught_up).max(marker);
-            session.caught_up = session.caught_up.min(LocalSeq(marker.0.saturating_sub(1)));
+            session.markers.take_back(marker);
         }
         session.views.mark_plans(&frame.plans, true);
         self.note_owed(slot);

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use memory_engine::sync::Mutex;
 use memory_wire::ids::SessionToken;
 use memory_wire::message::ReadCeiling;
-use memory_wire::{BranchName, Did, InstanceId, LocalSeq, ScopeIdentity, Seq, SessionId};
+use memory_wire::{BranchName, Did, InstanceId, ScopeIdentity, Seq, SessionId};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smol_str::SmolStr;
 
 use crate::connection::Connection;
 use crate::delivery::{Held, InstanceKey};
+use crate::markers::Markers;
 use crate::views::Views;
 use crate::watches::WatchSet;
 use memory_engine::query::TrackedGraph;
@@ -45,10 +46,7 @@ pub(crate) struct Session {
     pub(crate) seen_seq: Seq,
     /// `toSeq` of the last frame.
     pub(crate) last_synced: Seq,
-    /// Marker the session has been told.
-    pub(crate) caught_up: LocalSeq,
-    /// Marker it is owed; 0 when none.
-    pub(crate) pending_caught_up: LocalSeq,
+    pub(crate) markers: Markers,
     /// The next pass must be a full evaluation.
     pub(crate) force_full: bool,
     /// Frames to this session carry scope keys, for life (SRV-607).
@@ -118,23 +116,13 @@ impl Session {
             .filter(|instance| !self.undemanded.contains(*instance))
     }
 
-    /// True when the server owes a marker.
-    pub(crate) fn owes_marker(&self) -> bool {
-        self.pending_caught_up > self.caught_up
-    }
-
     /// True when a pass must visit the session although no dirty key touches it (SRV-423).
     pub(crate) fn is_owed(&self) -> bool {
         matches!(self.attachment, Attachment::Attached { .. })
-            && (self.owes_marker()
+            && (self.markers.due().is_some()
                 || self.force_full
                 || (self.lease_reads && self.lease_reads_lapsed)
                 || !self.deferred.0.is_empty()
                 || self.views.owes_plans())
-    }
-
-    /// Stages a marker (SRV-413).
-    pub(crate) fn owe_marker(&mut self, local_seq: LocalSeq) {
-        self.pending_caught_up = self.pending_caught_up.max(local_seq);
     }
 }

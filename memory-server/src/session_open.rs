@@ -181,7 +181,7 @@ impl Opening {
             .registry
             .lock()
             .get(opened.slot)
-            .map_or(opened.caught_up, |session| session.caught_up);
+            .map_or(opened.caught_up, |session| session.markers.told());
         let catch_up = if opened.resumed {
             self.take_views_along(&opened);
             let watches = space

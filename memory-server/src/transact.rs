@@ -290,7 +290,7 @@ impl Job {
         space.note_head(applied.seq);
         mark_accepted(space, &header.session_id, applied);
         space.registry.lock().update(committer.slot, |session| {
-            session.owe_marker(self.commit.local_seq)
+            session.markers.owe(self.commit.local_seq)
         });
         self.server
             .count_cid_mismatches(space.id(), &self.commit, applied);
@@ -352,7 +352,7 @@ impl Job {
                 }
             });
             space.registry.lock().update(committer.slot, |session| {
-                session.owe_marker(self.commit.local_seq)
+                session.markers.owe(self.commit.local_seq)
             });
         }
         let wire = error.to_wire(space.server_seq());
