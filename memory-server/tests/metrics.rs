@@ -11,22 +11,6 @@ use memory_server::{LogCounts, MetricKind, Stores, metrics_table};
 use serde_json::{Value as Json, json};
 use support::{Injected, Running, frame, hello, open, set, transact_reading, watch};
 
-/// Blocking HTTP beside the test's runtime.
-async fn get(running: &Running, path: &str) -> (u16, String) {
-    let url = format!("http://{}{path}", running.address);
-    tokio::task::spawn_blocking(move || {
-        let agent: ureq::Agent = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .build()
-            .into();
-        let mut answer = agent.get(&url).call().expect("answered");
-        let text = answer.body_mut().read_to_string().expect("text");
-        (answer.status().as_u16(), text)
-    })
-    .await
-    .expect("ran")
-}
-
 fn series(text: &str) -> BTreeMap<String, f64> {
     text.lines()
         .filter(|line| !line.starts_with('#'))
@@ -89,7 +73,7 @@ async fn every_metric_is_scraped_and_says_what_happened() {
         .expect("flushed");
     assert_eq!(support::json(&reader.recv().await)["type"], "session/effect");
 
-    let (status, text) = get(running, "/metrics").await;
+    let (status, text) = running.get("/metrics").await;
     assert_eq!(status, 200);
     let found = series(&text);
     for row in metrics_table() {
@@ -163,7 +147,7 @@ async fn every_metric_is_scraped_and_says_what_happened() {
     );
 
     // The same in the statistics.
-    let (status, text) = get(running, "/api/health/stats").await;
+    let (status, text) = running.get("/api/health/stats").await;
     assert_eq!(status, 200);
     let stats: Json = serde_json::from_str(&text).expect("JSON");
     assert_eq!(stats["memory"]["errors"]["ConflictError"], 1);
@@ -181,7 +165,7 @@ async fn every_metric_is_scraped_and_says_what_happened() {
             "a session's id is its own: {session}"
         );
     }
-    let (_, text) = get(running, "/metrics").await;
+    let (_, text) = running.get("/metrics").await;
     assert_eq!(
         series(&text)["memory_http_responses_total{route=\"/api/health/stats\",status=\"200\"}"],
         1.0
@@ -194,7 +178,7 @@ async fn f36_readiness_fails_while_derived_state_lags_behind_somebody_who_watche
     let scene = scene(true).await;
     let running = &scene.running;
     let ready = async || {
-        let (status, text) = get(running, "/api/health/ready").await;
+        let (status, text) = running.get("/api/health/ready").await;
         let body: Json = serde_json::from_str(&text).expect("JSON");
         (status, body)
     };
@@ -209,7 +193,7 @@ async fn f36_readiness_fails_while_derived_state_lags_behind_somebody_who_watche
     let (status, body) = ready().await;
     assert_eq!((status, &body["status"]), (503, &json!("LAGGING")), "{body}");
     assert_eq!(body["servingLagMs"], 60_000);
-    let (_, text) = get(running, "/metrics").await;
+    let (_, text) = running.get("/metrics").await;
     assert_eq!(series(&text)["memory_serving_lag_seconds"], 60.0);
     // The watermark goes from 9 to 10: as text it would go back.
     let space: memory_wire::SpaceId = support::SPACE.into();
@@ -226,7 +210,7 @@ async fn f36_readiness_fails_while_derived_state_lags_behind_somebody_who_watche
         assert_eq!(body["servingLagMs"], lag, "watermark {seq}");
         assert_eq!(status, if seq == 10 { 200 } else { 503 });
     }
-    assert_eq!(get(running, "/_health").await.0, 200, "alive all the time");
+    assert_eq!(running.get("/_health").await.0, 200, "alive all the time");
 }
 
 /// With server execution off nothing is derived, so nothing lags.
@@ -238,7 +222,7 @@ async fn f36_without_server_execution_there_is_no_lag() {
     assert!(client.request(&watch("w", &["of:x"])).await["ok"].is_object());
     assert!(client.request(&set("w", 1, "of:x", &json!(1))).await["ok"].is_object());
     scene.injected_clock.advance(600_000);
-    assert_eq!(get(running, "/api/health/ready").await.0, 200);
+    assert_eq!(running.get("/api/health/ready").await.0, 200);
 }
 
 /// A counter a session caused before it said hello is there too.
@@ -253,7 +237,7 @@ async fn errors_before_hello_are_counted() {
         .await;
     assert_eq!(early["error"]["name"], "ProtocolError");
     assert_eq!(client.request(&hello()).await["type"], "hello.ok");
-    let (_, text) = get(&scene.running, "/metrics").await;
+    let (_, text) = scene.running.get("/metrics").await;
     assert_eq!(series(&text)["memory_errors_total{name=\"protocol\"}"], 1.0);
 }
 

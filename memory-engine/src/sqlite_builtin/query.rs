@@ -157,3 +157,37 @@ fn missing_declared_table(error: &rusqlite::Error, target: &QueryTarget) -> bool
         .into_iter()
         .any(|(declared, _)| declared.to_string().eq_ignore_ascii_case(name))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn srv_520_so_many_connections_stay_open_and_the_least_recently_used_goes_first() {
+        let directory = tempfile::tempdir().unwrap();
+        let target = |n: usize| QueryTarget {
+            path: directory.path().join(format!("{n}.sqlite")),
+            tables: None,
+        };
+        for n in 0..=POOLED {
+            let conn = Connection::open(target(n).path).unwrap();
+            conn.execute_batch(&format!("CREATE TABLE t (n); INSERT INTO t VALUES ({n})"))
+                .unwrap();
+        }
+        let readers = CellReaders::new();
+        let ask = |n: usize| {
+            let answer = readers.query(&target(n), "SELECT n FROM t", None).unwrap();
+            assert_eq!(answer.rows[0].member("n").and_then(Value::as_u64), Some(n as u64));
+        };
+        for n in 0..POOLED {
+            ask(n);
+        }
+        // The first is used again, so the second is the one that makes room.
+        ask(0);
+        ask(POOLED);
+        let idle = readers.idle.lock();
+        assert_eq!(idle.len(), POOLED);
+        let open = |n: usize| idle.iter().any(|(path, _)| *path == target(n).path);
+        assert!(open(0) && open(POOLED) && !open(1));
+    }
+}

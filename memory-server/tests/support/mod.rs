@@ -223,6 +223,22 @@ impl Running {
         }
     }
 
+    /// What a route answers, asked over HTTP beside the test's runtime.
+    pub async fn get(&self, path: &str) -> (u16, String) {
+        let url = format!("http://{}{path}", self.address);
+        tokio::task::spawn_blocking(move || {
+            let agent: ureq::Agent = ureq::Agent::config_builder()
+                .http_status_as_error(false)
+                .build()
+                .into();
+            let mut answer = agent.get(&url).call().expect("answered");
+            let text = answer.body_mut().read_to_string().expect("text");
+            (answer.status().as_u16(), text)
+        })
+        .await
+        .expect("ran")
+    }
+
     pub async fn client(&self) -> Client {
         Client::connect(self.address, "/api/storage/memory?space=did:key:ignored").await
     }

@@ -1,13 +1,11 @@
 //! Rules that no transcript tells apart from their neighbours, each by a small exchange of its own (SRV §1, 3–5, 8).
 
-mod support;
-
-use memory_server::{AclConfig, AclMode, ServerConfig, ServingPlane};
-use serde_json::{Value as Json, json};
-use support::{
+use crate::support::{
     ANONYMOUS, Client, Injected, Running, SPACE, frame, hello, open, open_on, open_with, set, transact,
     transact_reading, watch, watch_roots,
 };
+use memory_server::{AclConfig, AclMode, ServerConfig, ServingPlane};
+use serde_json::{Value as Json, json};
 
 fn manual() -> ServerConfig {
     Injected::new("did:key:z6Mk-audience", 1_760_000_000_000).config
@@ -27,7 +25,7 @@ async fn flush(running: &Running) {
 }
 
 async fn effect(client: &mut Client) -> Json {
-    let message = support::json(&client.recv().await);
+    let message = crate::support::json(&client.recv().await);
     assert_eq!(message["type"], "session/effect", "{message}");
     message["effect"].clone()
 }
@@ -183,7 +181,10 @@ async fn srv_404_a_verdict_is_never_replaced() {
         json!([{ "op": "set", "id": format!("of:{SPACE}"), "value": { "value": { "did:key:b": "OWNER" } } }]);
     let verdict = leaving.request(&transact("a", 1, &without)).await;
     assert!(verdict["ok"]["seq"].is_number(), "{verdict}");
-    assert_eq!(support::json(&leaving.recv().await)["type"], "session/revoked");
+    assert_eq!(
+        crate::support::json(&leaving.recv().await)["type"],
+        "session/revoked"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

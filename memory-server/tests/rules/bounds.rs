@@ -1,0 +1,184 @@
+//! What waits, and for whom: inbound backlogs, full evaluations, loopback peers (SRV-110, SRV-707, SRV-1204, SRV-1302).
+
+use std::sync::mpsc;
+
+use memory_engine::StoreRoot;
+use memory_server::{ServerConfig, ServingPlane, Stores, loopback};
+use memory_wire::SpaceId;
+use serde_json::{Value as Json, json};
+
+use crate::support::{
+    Client, Injected, Running, SPACE, frame, hello, json, open, open_on, open_with, set, watch,
+};
+
+const NEXT_DOOR: &str = "did:key:z6Mk-next-door";
+
+fn config() -> ServerConfig {
+    Injected::new("did:key:z6Mk-audience", 1_760_000_000_000).config
+}
+
+fn exists(space: &str, session: &str, request: &str) -> String {
+    frame(&json!({
+        "type": "entity-id.exists", "requestId": request, "space": space, "sessionId": session, "id": "of:x",
+    }))
+}
+
+/// Holds the turn of a space until the returned sender is dropped.
+async fn hold_turn(running: &Running) -> mpsc::Sender<()> {
+    let (held, holding) = tokio::sync::oneshot::channel();
+    let (release, released) = mpsc::channel::<()>();
+    let engine = running.server.engine(&SpaceId::from(SPACE)).expect("a store");
+    let turn = engine.turn(move |_| {
+        held.send(()).expect("somebody waits");
+        // Ends with an error when the sender is dropped.
+        assert!(released.recv().is_err());
+    });
+    tokio::spawn(turn);
+    holding.await.expect("the turn comes");
+    release
+}
+
+/// Frames that the server has taken from its sockets.
+async fn frames_received(running: &Running) -> u64 {
+    let (_, text) = running.get("/metrics").await;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("memory_frames_received_total "));
+    line.expect("the counter").parse().expect("a number")
+}
+
+async fn request_id(client: &mut Client) -> String {
+    let answer = json(&client.recv().await);
+    assert!(answer["ok"].is_object(), "{answer}");
+    answer["requestId"].as_str().expect("an id").to_owned()
+}
+
+/// Answers come in the order of the requests, whatever the spaces: the second waits although its own space is free.
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_110_one_connections_requests_are_answered_in_order_across_spaces() {
+    let running = Running::production(config()).await;
+    let mut client = running.client().await;
+    let opened = open_on(&mut client, SPACE, "s", "did:key:a", None).await;
+    let challenge = opened["ok"]["sessionOpen"]["challenge"]["value"]
+        .as_str()
+        .expect("hex");
+    open_with(&mut client, challenge, NEXT_DOOR, "s", "did:key:a", None).await;
+    let release = hold_turn(&running).await;
+    client.send(&set("s", 1, "of:x", &json!(1))).await;
+    client.send(&exists(NEXT_DOOR, "s", "free")).await;
+    // Somebody else's connection is not held up, in the free space.
+    let mut neighbour = running.client().await;
+    open_on(&mut neighbour, NEXT_DOOR, "n", "did:key:b", None).await;
+    neighbour.send(&exists(NEXT_DOOR, "n", "n")).await;
+    assert_eq!(request_id(&mut neighbour).await, "n");
+    drop(release);
+    assert_eq!(request_id(&mut client).await, "t1");
+    assert_eq!(request_id(&mut client).await, "free");
+}
+
+/// The server reads no further ahead than it may, whatever a peer sends, and answers all of it in the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_707_a_connections_backlog_is_bounded_and_holds_up_no_neighbour() {
+    const SENT: u64 = 300;
+    const PENDING: usize = 4;
+    let mut config = config();
+    config.limits.inbound_pending_frames = PENDING;
+    let running = Running::production(config).await;
+    let mut client = open(&running, "s", "did:key:a").await;
+    let mut neighbour = running.client().await;
+    open_on(&mut neighbour, NEXT_DOOR, "n", "did:key:b", None).await;
+    let release = hold_turn(&running).await;
+    let before = frames_received(&running).await;
+    for n in 1..=SENT {
+        client.send(&set("s", n, "of:x", &json!(n))).await;
+    }
+    const ASKED: usize = 200;
+    for n in 0..ASKED {
+        neighbour.send(&exists(NEXT_DOOR, "n", &n.to_string())).await;
+        assert_eq!(request_id(&mut neighbour).await, n.to_string());
+    }
+    let read = loop {
+        let read = frames_received(&running).await - before - ASKED as u64;
+        if read >= PENDING as u64 {
+            break read;
+        }
+    };
+    // Those that wait, one in work and one in the reader's hand.
+    assert!(read <= PENDING as u64 + 2, "{read} frames were read ahead");
+    drop(release);
+    for n in 1..=SENT {
+        assert_eq!(request_id(&mut client).await, format!("t{n}"));
+    }
+}
+
+/// One full evaluation at a time: a crowd that watches at once queues, and nobody is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_1204_full_evaluations_queue_and_are_never_refused() {
+    const CROWD: usize = 24;
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut config = config();
+    config.stores = Stores::Files(StoreRoot::direct(directory.path()).expect("usable"));
+    config.limits.concurrent_full_evaluations = 1;
+    let running = Running::production(config).await;
+    let mut writer = open(&running, "w", "did:key:w").await;
+    assert!(writer.request(&set("w", 1, "of:x", &json!(7))).await["ok"].is_object());
+    let crowd: Vec<_> = (0..CROWD)
+        .map(|n| {
+            let address = running.address;
+            tokio::spawn(async move {
+                let mut client = Client::connect(address, "/api/storage/memory").await;
+                let session = format!("s{n}");
+                open_on(&mut client, SPACE, &session, "did:key:r", None).await;
+                client.request(&watch(&session, &["of:x"])).await
+            })
+        })
+        .collect();
+    for one in crowd {
+        let answer = one.await.expect("ran");
+        assert_eq!(answer["ok"]["sync"]["upserts"][0]["doc"]["value"], 7, "{answer}");
+    }
+}
+
+/// A loopback peer that does not listen holds up nobody, is not closed for it, and hears one frame at a time.
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_1302_srv_1304_a_loopback_peer_is_handed_frames_when_it_asks_for_them() {
+    let mut config = config();
+    config.limits.outbound_high_water = 2_000;
+    config.limits.outbound_cap = 20_000;
+    let running = Running::production(config).await;
+    let mut service = loopback::connect(&running.server).expect("open");
+    service.send(hello()).await.expect("open");
+    let greeted = json(&service.recv().await.expect("hello.ok"));
+    let open_service = json!({
+        "type": "session.open", "requestId": "o", "space": SPACE, "session": { "sessionId": "svc" },
+        "invocation": {
+            "aud": "did:key:z6Mk-audience", "iss": "did:key:service",
+            "challenge": greeted["sessionOpen"]["challenge"]["value"],
+        },
+        "authorization": {},
+    });
+    service.send(frame(&open_service)).await.expect("open");
+    service.send(watch("svc", &["of:x"])).await.expect("open");
+    for _ in 0..2 {
+        assert!(json(&service.recv().await.expect("answered"))["ok"].is_object());
+    }
+    let mut writer = open(&running, "w", "did:key:w").await;
+    let long = "x".repeat(10_000);
+    for n in 1..=8 {
+        // Every verdict and every pass comes while nobody takes the service's frames.
+        assert!(writer.request(&set("w", n, "of:x", &json!([n, long]))).await["ok"].is_object());
+        running.server.flush(None).await.expect("flushes");
+        assert_eq!(json(&writer.recv().await)["effect"]["caughtUpLocalSeq"], n);
+    }
+    let mut last = Json::Null;
+    while last != json!(8) {
+        let pushed = json(&service.recv().await.expect("still open"));
+        last = pushed["effect"]["upserts"][0]["doc"]["value"][0].clone();
+        running.server.flush(None).await.expect("flushes");
+    }
+    // Frames queued at the end are dropped, and the end is no event: the peer learns it when it asks.
+    assert!(writer.request(&set("w", 9, "of:x", &json!(9))).await["ok"].is_object());
+    running.server.flush(None).await.expect("flushes");
+    running.server.shut_down().await;
+    assert!(service.send(exists(SPACE, "svc", "r")).await.is_err());
+}
