@@ -85,8 +85,10 @@ fn ci(root: &Path) -> anyhow::Result<bool> {
     Ok(check::test(root)? && lawful)
 }
 
-/// The workspace root: the parent of this crate's directory.
+/// The workspace root: the parent of this crate's directory, as `cargo run` says at run time. Where two checkouts share a
+/// build directory, what was true at compile time may be the other checkout.
 fn workspace_root() -> PathBuf {
-    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let here = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
     here.parent().map(PathBuf::from).unwrap_or(here)
 }
