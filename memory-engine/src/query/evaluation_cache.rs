@@ -176,14 +176,12 @@ fn root_key(root: &Root) -> RootKey {
 }
 
 fn sharing(graph: &TrackedGraph) -> Sharing {
-    let touched = graph.touched();
-    match touched.narrowest {
+    match graph.narrowest() {
         Scope::Space => Sharing::Pure,
-        narrowest if touched.scoped.iter().all(|(_, seq)| **seq == Seq(0)) => Sharing::AbsentResidue {
+        narrowest if graph.scoped().all(|(_, seq)| *seq == Seq(0)) => Sharing::AbsentResidue {
             narrowest,
-            instances: touched
-                .scoped
-                .iter()
+            instances: graph
+                .scoped()
                 .map(|(i, _)| (i.id.clone(), i.scope_key.scope()))
                 .collect(),
         },

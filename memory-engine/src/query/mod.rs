@@ -6,7 +6,9 @@
 //! [`Reader`](crate::Reader).
 
 mod closure;
+mod evaluation;
 mod evaluation_cache;
+mod reach;
 mod shared_refresh;
 mod snapshot;
 mod source;

@@ -7,7 +7,8 @@ use memory_wire::ids::BranchName;
 use memory_wire::scope_key::{InstanceId, Scope};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::tracked_graph::{Changes, Reach, TrackedGraph, TrackedRoot};
+use super::reach::{Reach, TrackedRoot};
+use super::tracked_graph::{Changes, TrackedGraph};
 use crate::error::EngineError;
 use crate::reader::Reader;
 
@@ -61,7 +62,7 @@ impl SharedRefresh {
         dirty: &FxHashSet<InstanceId>,
     ) -> Result<Option<Arc<Changes>>, EngineError> {
         let (reach, roots) = graph.evaluation();
-        let sharable = Arc::strong_count(reach) > 1 && reach.narrowest() == Scope::Space;
+        let sharable = Arc::strong_count(reach) > 1 && reach.narrowest == Scope::Space;
         let evaluation = (Arc::as_ptr(reach) as usize, Arc::as_ptr(roots) as usize);
         if sharable
             && let Some(done) = self
@@ -76,7 +77,7 @@ impl SharedRefresh {
         let before = sharable.then(|| (Arc::clone(reach), Arc::clone(roots)));
         let changes = graph.refresh(reader, dirty)?.map(Arc::new);
         self.work.made += u64::from(changes.is_some());
-        if graph.evaluation().0.narrowest() != Scope::Space {
+        if graph.narrowest() != Scope::Space {
             return Ok(changes);
         }
         self.join_equals(graph);
@@ -97,7 +98,7 @@ impl SharedRefresh {
     fn join_equals(&mut self, graph: &mut TrackedGraph) {
         let (reach, roots) = graph.evaluation();
         let Some(first) = roots.first() else { return };
-        let address = (graph.branch().clone(), first.instance().clone());
+        let address = (graph.branch().clone(), first.instance.clone());
         let known = self.reached.entry(address).or_default();
         let equal = known.iter().find(|(other, other_roots)| {
             graph.asks_the_same(other_roots)

@@ -1,6 +1,7 @@
 //! Tracked graphs over a living store: a refresh reports what a fresh evaluation would, works on what changed alone,
 //! and retracts what is reached no more (decision 31); evaluations are shared between the identities they serve.
 
+mod chains;
 mod refreshes;
 mod retraction;
 #[path = "../support/mod.rs"]

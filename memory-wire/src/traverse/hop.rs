@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 
 use super::build::Build;
+use super::chains::Target;
 use super::combine;
 use super::memo::PlaceUnder;
 use super::narrow;
@@ -340,9 +341,13 @@ impl<B: Build> Walker<'_, B> {
             re_rooted.clone().filter(|_| !everything).map(ByAddress),
         );
         if !self.following.borrow_mut().insert(pair.clone()) {
+            if self.resumed.borrow().is_some() {
+                self.tracker.borrow_mut().doubt_chain();
+            }
             return Ok((nowhere(slot.place), schema));
         }
         followed.push(pair);
+        self.doubt_if_followed_before(&hop)?;
         let at_target = self.memo.borrow_mut().places.at(hop.target, &hop.link.path);
         self.note(at_target, Dep::Shallow);
         let Some(root) = self.load(hop.target)? else {
@@ -370,6 +375,13 @@ impl<B: Build> Walker<'_, B> {
             let ends_here =
                 rest.is_empty() && matches!(&raw, Raw::Found(value) if slot::link_payload(value).is_none());
             if self.mode == Mode::Query {
+                // The first link of a chain says nothing about it, unless the chain goes on.
+                let first = followed.len() == 1 && self.resumed.borrow().is_none();
+                if !first || !ends_here {
+                    let before = self.entered.get().filter(|_| !first);
+                    let target = Target::new(key, &hop.link.path);
+                    self.tracker.borrow_mut().note_step(order, target, before);
+                }
                 self.entered.set(Some(order));
                 self.schemas_crossed.set(
                     self.schemas_crossed
@@ -410,6 +422,24 @@ impl<B: Build> Walker<'_, B> {
             },
             hop.selector.schema,
         ))
+    }
+}
+
+impl<B: Build> Walker<'_, B> {
+    /// A refresh that goes on with a chain where the chain may have been before learns too much: the chain would not have
+    /// followed a link again (TRV-403.4).
+    fn doubt_if_followed_before(&self, hop: &Hop) -> Result<(), TraverseError> {
+        let resumed = self.resumed.borrow();
+        let Some(before) = resumed.as_ref() else {
+            return Ok(());
+        };
+        if !self.memo.borrow().places.is_written_out(hop.target) {
+            let target = Target::new(self.key(hop.target)?, &hop.link.path);
+            if before.contains(&target) {
+                self.tracker.borrow_mut().doubt_chain();
+            }
+        }
+        Ok(())
     }
 }
 

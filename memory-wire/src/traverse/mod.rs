@@ -68,6 +68,7 @@
 
 mod branch;
 mod build;
+mod chains;
 mod closure;
 mod combine;
 mod containers;

@@ -1,6 +1,9 @@
 //! The query driver (TRV §11): visiting one root of a graph query.
 
+use rustc_hash::FxHashSet;
+
 use super::build::Nothing;
+use super::chains::Target;
 use super::hop::Last;
 use super::memo::Outcome;
 use super::place::DocName;
@@ -62,11 +65,12 @@ impl<'w, 'a> Run<'w, 'a, Nothing> {
             let stored = slot::raw_read(document, &selector.path);
             !matches!(&stored, Raw::Found(value) if slot::link_payload(value).is_none())
         });
+        let comes_back = walker.tracker.borrow().comes_back(&key, selector);
         if walker.tracker.borrow().covers(&key, selector) {
             // What comes back in a refresh is kept beside a wider selector, as where links led to both. A path on through
             // links is gone as well: a wider selector meets those links one by one, each with its own schema.
             let mut tracker = walker.tracker.borrow_mut();
-            if !tracker.comes_back(&key, selector) {
+            if !comes_back {
                 return Ok(Ok(()));
             }
             tracker.enter(&key, selector);
@@ -79,7 +83,14 @@ impl<'w, 'a> Run<'w, 'a, Nothing> {
         let Some(document) = &root.document else {
             return Ok(Ok(()));
         };
-        let outcome = self.select_root(document, doc, selector).await;
+        let mut resumed = None;
+        if passes_on {
+            let mut tracker = walker.tracker.borrow_mut();
+            tracker.note_step(order, Target::new(key.clone(), &selector.path), None);
+            // A link may have led here; a refresh goes on from the middle of its chain then.
+            resumed = comes_back.then(|| tracker.followed_before(order));
+        }
+        let outcome = self.select_root(document, doc, selector, resumed).await;
         walker.entered.set(Some(order));
         let outcome = outcome?;
         if passes_on {
@@ -108,12 +119,13 @@ impl<'w, 'a> Run<'w, 'a, Nothing> {
         Ok(outcome.unwrap_or(Ok(())))
     }
 
-    /// Steps 3 and 4. `None`: the path ended in nothing, or the schema selects nothing.
+    /// Steps 3 and 4. `None`: the path ended in nothing, or the schema selects nothing. `resumed`: see [`Walker`].
     async fn select_root(
         &self,
         document: &Value,
         doc: super::place::DocIx,
         selector: &Selector,
+        resumed: Option<FxHashSet<Target>>,
     ) -> Result<Option<Outcome<()>>, TraverseError> {
         let walker = self.walker;
         let Some((first, rest)) = selector.path.split_first() else {
@@ -128,7 +140,10 @@ impl<'w, 'a> Run<'w, 'a, Nothing> {
             value,
         };
         let schemas_crossed = walker.schemas_crossed.get();
-        let reached = walker.path_walk(node, rest, selector.schema.clone(), Last::Value, None)?;
+        walker.resumed.replace(resumed);
+        let reached = walker.path_walk(node, rest, selector.schema.clone(), Last::Value, None);
+        walker.resumed.replace(None);
+        let reached = reached?;
         if walker.schemas_crossed.get() > schemas_crossed {
             // A link with a schema is followed under it from here, and without regard to it from elsewhere.
             walker.tracker.borrow_mut().never_skip();

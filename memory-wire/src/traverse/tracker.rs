@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::chains::{Chains, Target};
 use super::schema::Schema;
 use super::source::DocKey;
 use crate::js_string::JsString;
@@ -127,6 +128,7 @@ pub struct Tracker {
     beyond: FxHashMap<DocKey, Vec<(Selector, Order)>>,
     /// What was walked is no longer what the selectors tell: nothing may be skipped.
     never_skips: bool,
+    chains: Chains,
     taken: Taken,
 }
 
@@ -137,7 +139,7 @@ struct Taken {
     entries: FxHashMap<DocKey, Vec<(Selector, Order)>>,
     /// What they supported.
     supported: Vec<Order>,
-    /// One of them stood in the middle of a chain of links that is not walked link by link.
+    /// One of them stood in the middle of a chain of links, and what the chain reaches is not to be learnt from there.
     in_a_chain: bool,
 }
 
@@ -299,6 +301,22 @@ impl Tracker {
         self.standing(order).passes_on = true;
     }
 
+    /// Notes that a chain of links came to an entry by a link to `target`, through the entry `before` if not at once.
+    pub(super) fn note_step(&mut self, entry: Order, target: Target, before: Option<Order>) {
+        self.chains.note(entry, target, before);
+    }
+
+    /// The targets of the links that a chain may have followed until it came to an entry.
+    pub(super) fn followed_before(&self, entry: Order) -> FxHashSet<Target> {
+        self.chains.before(entry)
+    }
+
+    /// What is walked again stands in a chain that may have been here before: it would not go on here again, and the walk
+    /// from its middle does.
+    pub(super) fn doubt_chain(&mut self) {
+        self.taken.in_a_chain = true;
+    }
+
     /// Records that a walk from an entry goes on at a tracked document's place, under a selector that the tracked ones
     /// need not say. Tells by which entry what is found from there is found. `direct`: the entry's document itself
     /// holds the link to that place; otherwise what is on the way matters too, and nothing may be skipped any more.
@@ -404,12 +422,14 @@ impl Tracker {
             .collect();
         let beyond = self.beyond.iter();
         let beyond = beyond.map(|(old, places)| (key(old), places.clone())).collect();
+        let chains = self.chains.rekeyed(key);
         Tracker {
             entries,
             standings: self.standings.clone(),
             epoch: self.epoch,
             beyond,
             never_skips: self.never_skips,
+            chains,
             ..Tracker::default()
         }
     }

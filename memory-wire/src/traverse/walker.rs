@@ -7,6 +7,7 @@ use std::rc::Rc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::build::{Build, Handle};
+use super::chains::Target;
 use super::deep::{self, Deep};
 use super::memo::{Memo, Outcome, PlaceUnder};
 use super::place::{DocIx, PlaceIx};
@@ -141,6 +142,9 @@ pub(super) struct Walker<'a, B: Build> {
     pub(super) entered: Cell<Option<Order>>,
     /// How many links with a schema of their own were followed.
     pub(super) schemas_crossed: Cell<u32>,
+    /// Set while a refresh follows the chain of links on from an entry: the targets of the links that the chain may have
+    /// followed until it came there.
+    pub(super) resumed: RefCell<Option<FxHashSet<Target>>>,
 }
 
 /// A running walk: the walker and the way to open frames.
@@ -183,6 +187,7 @@ impl<'a, B: Build> Walker<'a, B> {
             segments: Cell::new(0),
             entered: Cell::new(None),
             schemas_crossed: Cell::new(0),
+            resumed: RefCell::new(None),
         })
     }
 
