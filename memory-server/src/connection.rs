@@ -142,6 +142,22 @@ impl Connection {
             .is_some_and(|open| open.incarnation == incarnation)
     }
 
+    /// Runs `queue` while the opening `incarnation` of the session is attached here, or not at all. Whoever takes the
+    /// session away waits for it, so that what it queues stands before word of that (SRV-403).
+    pub(crate) fn while_holding<R>(
+        &self,
+        space: &SpaceId,
+        session: &SessionId,
+        incarnation: u64,
+        queue: impl FnOnce() -> R,
+    ) -> Option<R> {
+        let sessions = self.sessions.lock();
+        sessions
+            .get(&(space.clone(), session.clone()))
+            .is_some_and(|open| open.incarnation == incarnation)
+            .then(queue)
+    }
+
     pub(crate) fn attach(&self, space: &Arc<Space>, session: SessionId, incarnation: u64) {
         self.sessions.lock().insert(
             (space.id().clone(), session),
@@ -202,5 +218,54 @@ impl std::fmt::Debug for Connection {
             .field("id", &self.id)
             .field("order", &self.order)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use memory_engine::{ActorOptions, EngineHandle, EngineOptions, StoreLocation};
+
+    use super::*;
+
+    #[test]
+    fn srv_403_whoever_takes_a_session_away_waits_until_its_answer_is_queued() {
+        let limits = Limits::default();
+        let connection = Connection::in_process("c".into(), 1, Arc::new(Statistics::new(&limits)));
+        let engine = EngineHandle::new(
+            StoreLocation::Memory,
+            EngineOptions::default(),
+            ActorOptions::default(),
+        );
+        let space = Space::new("did:key:s".into(), engine, &limits);
+        let session = SessionId::from("s");
+        connection.attach(&space, session.clone(), 7);
+        let (taking, taken) = channel();
+        let taker = Arc::clone(&connection);
+        let queued = connection.while_holding(space.id(), &session, 7, || {
+            let (space, session) = (Arc::clone(&space), session.clone());
+            let (begins, began) = channel();
+            let thread = std::thread::spawn(move || {
+                begins.send(()).expect("awaited");
+                taker.forget(space.id(), &session, 7);
+                taking.send("taken").expect("awaited");
+            });
+            began.recv().expect("begins");
+            std::thread::yield_now();
+            assert!(
+                taken.try_recv().is_err(),
+                "taken while its answer was being queued"
+            );
+            thread
+        });
+        queued.expect("attached").join().expect("ends");
+        assert_eq!(taken.recv(), Ok("taken"));
+        assert!(connection.while_holding(space.id(), &session, 7, || ()).is_none());
+        connection.attach(&space, session.clone(), 8);
+        assert!(
+            connection.while_holding(space.id(), &session, 7, || ()).is_none(),
+            "another opening"
+        );
     }
 }

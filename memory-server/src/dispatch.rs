@@ -209,20 +209,10 @@ pub(crate) fn respond(
     mut result: Result<Answer, WireError>,
 ) {
     let header = &requester.header;
-    let delivered = result.as_mut().ok().and_then(Answer::take_record);
-    let result = if server.config().acl.mode.is_active()
-        && !connection.holds(&header.space, &header.session_id, requester.open.incarnation)
-    {
-        Err(WireError::session_revoked(
-            "Session was revoked while the request was in flight",
-        ))
-    } else {
-        result
-    };
-    let unsent = match (
-        result.and_then(|answer| answer.into_text(&header.request_id)),
-        delivered,
-    ) {
+    let mut delivered = result.as_mut().ok().and_then(Answer::take_record);
+    // Written before the question is asked, because nobody can take the session away until it is queued.
+    let text = result.and_then(|answer| answer.into_text(&header.request_id));
+    let queue = || match (text, delivered.take()) {
         (Ok(text), None) => {
             connection.outbound.push_answer(text);
             None
@@ -237,10 +227,25 @@ pub(crate) fn respond(
             delivered
         }
     };
+    let queued = if server.config().acl.mode.is_active() {
+        let incarnation = requester.open.incarnation;
+        connection.while_holding(&header.space, &header.session_id, incarnation, queue)
+    } else {
+        Some(queue())
+    };
+    let unsent = queued.unwrap_or_else(|| {
+        refuse(connection, &header.request_id, revoked_in_flight());
+        delivered
+    });
     if let Some(delivered) = unsent {
         let mut registry = requester.open.space.registry.lock();
         registry.roll_back(&delivered, Loss::Unsent);
     }
+}
+
+/// What takes the place of an answer whose session has lost its access (SRV-403).
+pub(crate) fn revoked_in_flight() -> WireError {
+    WireError::session_revoked("Session was revoked while the request was in flight")
 }
 
 /// Sends an error answer.

@@ -7,8 +7,8 @@ use memory_engine::EngineError;
 use memory_wire::message::{EntitySnapshot, GraphQuery, GraphQueryOk, GraphQueryRequest, Root};
 use memory_wire::{BranchName, Seq, WireError};
 
-use crate::acl::Capability;
-use crate::dispatch::{Answer, Requester};
+use crate::acl::{self, Capability, Standing};
+use crate::dispatch::{Answer, Requester, revoked_in_flight};
 use crate::error::ServerError;
 use crate::instance_reads::Naming;
 use crate::leases::ElsewhereLeases;
@@ -24,12 +24,12 @@ pub(crate) async fn graph_query(
     let started = Instant::now();
     let space = &requester.open.space;
     let session_id = &requester.header.session_id;
-    let (slot, identity) = {
+    let (slot, identity, standing) = {
         let registry = space.registry.lock();
         let (slot, session) = registry
             .current(session_id, requester.open.incarnation)
             .ok_or_else(|| WireError::session("Unknown session for space"))?;
-        (slot, session.identity())
+        (slot, session.identity(), Standing::of(session))
     };
     server.require_capability(requester, Capability::Read).await?;
     if is_subscription(request) {
@@ -47,6 +47,9 @@ pub(crate) async fn graph_query(
     let (shared_server, shared_space) = (Arc::clone(server), Arc::clone(space));
     let evaluated = space
         .read(move |reader| {
+            if !acl::stands_in(&shared_server, &shared_space, reader, &standing)? {
+                return Ok(Err(revoked_in_flight()));
+            }
             let roots = query.roots.iter().map(|root| (&query.branch, root));
             let naming = match shared_server.admit_reads(&shared_space, reader, &identity, roots, &elsewhere)
             {

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use memory_engine::sync::Mutex;
 use memory_wire::Seq;
 use memory_wire::error::SocketClose;
+use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 
 use crate::delivery::{Delivered, SessionKey};
@@ -80,6 +81,8 @@ struct State {
     asked: u64,
     /// A ping is to be sent before the next frame.
     ping: bool,
+    /// Once the connection has ended: what each session may not have, until its space's turn takes it back.
+    stranded: Option<FxHashMap<SessionKey, Withdrawn>>,
 }
 
 /// The queue. Loopback connections are bounded by coalescing only (SRV-1304).
@@ -296,14 +299,30 @@ impl Outbound {
 
     /// The peer says that `session` has applied everything through `seen` (SRV-315).
     pub(crate) fn acknowledge(&self, session: &SessionKey, seen: Seq) {
-        self.state.lock().unconfirmed.acknowledge(session, seen);
+        let mut state = self.state.lock();
+        match &mut state.stranded {
+            None => state.unconfirmed.acknowledge(session, seen),
+            Some(stranded) => {
+                if let Some(withdrawn) = stranded.get_mut(session) {
+                    withdrawn.unconfirmed.retain(|frame| !frame.is_confirmed_by(seen));
+                }
+            }
+        }
     }
 
-    /// Takes back what one session may not have: used when it moves to another connection.
+    /// Takes back what one session may not have: when it moves to another connection, and when this one has ended. Runs
+    /// in the turn of the session's space, because whoever evaluates the session next must find it taken back.
     pub(crate) fn withdraw(&self, session: &SessionKey) -> Withdrawn {
         let mut state = self.state.lock();
+        let overflowed = state.unconfirmed.has_overflowed();
+        if let Some(stranded) = &mut state.stranded {
+            return Withdrawn {
+                overflowed,
+                ..stranded.remove(session).unwrap_or_default()
+            };
+        }
         let mut taken = Withdrawn {
-            overflowed: state.unconfirmed.has_overflowed(),
+            overflowed,
             ..Withdrawn::default()
         };
         let queue = std::mem::take(&mut state.queue);
@@ -333,21 +352,30 @@ impl Outbound {
         taken
     }
 
-    /// Takes back everything the peer may not have: used when the connection has ended.
-    pub(crate) fn withdraw_all(&self) -> Withdrawn {
+    /// The connection has ended: sorts what its peer may not have by session, for [`Outbound::withdraw`]. Returns how many
+    /// frames that are.
+    pub(crate) fn strand(&self) -> usize {
         let mut state = self.state.lock();
         state.bytes = 0;
+        let unsent = std::mem::take(&mut state.queue)
+            .into_iter()
+            .filter_map(|frame| frame.delivery);
         let in_flight = state.in_flight.take();
         let mut unconfirmed = state.unconfirmed.take();
         unconfirmed.extend(in_flight.map(|delivery| *delivery));
-        Withdrawn {
-            unsent: std::mem::take(&mut state.queue)
-                .into_iter()
-                .filter_map(|frame| frame.delivery.map(|delivery| *delivery))
-                .collect(),
-            unconfirmed,
-            overflowed: state.unconfirmed.has_overflowed(),
+        let mut frames = unconfirmed.len();
+        let mut stranded: FxHashMap<SessionKey, Withdrawn> = FxHashMap::default();
+        for frame in unsent {
+            frames += 1;
+            let withdrawn = stranded.entry(frame.session.clone()).or_default();
+            withdrawn.unsent.push(*frame);
         }
+        for frame in unconfirmed {
+            let withdrawn = stranded.entry(frame.session.clone()).or_default();
+            withdrawn.unconfirmed.push(frame);
+        }
+        state.stranded = Some(stranded);
+        frames
     }
 
     /// Most bytes that ever waited at once.
@@ -469,7 +497,7 @@ mod tests {
             session: "a".into(),
         };
         outbound.acknowledge(&a, Seq(2));
-        let left = outbound.withdraw_all();
+        let left = outbound.withdraw(&a);
         let spans: Vec<_> = left
             .unconfirmed
             .iter()
@@ -496,9 +524,42 @@ mod tests {
                 .expect("open");
             write_one(&outbound).await;
         }
-        let left = outbound.withdraw_all();
+        assert_eq!(outbound.strand(), 2);
+        let a = SessionKey {
+            space: "did:key:zS".into(),
+            session: "a".into(),
+        };
+        let left = outbound.withdraw(&a);
         assert!(left.overflowed);
         assert_eq!(left.unconfirmed.len(), 2);
+    }
+
+    #[tokio::test]
+    async fn what_an_ended_connection_did_not_deliver_is_there_for_each_session_once() {
+        let outbound = outbound(1000, 1000);
+        for (session, from, to) in [("a", 0, 1), ("b", 0, 1), ("a", 1, 2), ("a", 2, 3), ("b", 2, 3)] {
+            outbound
+                .push_effect("f".into(), delivery(session, from, to))
+                .expect("open");
+        }
+        for _ in 0..3 {
+            write_one(&outbound).await;
+        }
+        outbound.close(Closing::PeerGone);
+        assert_eq!(outbound.strand(), 5);
+        let [a, b] = ["a", "b"].map(|session| SessionKey {
+            space: "did:key:zS".into(),
+            session: session.into(),
+        });
+        // Who has it now says how far it came.
+        outbound.acknowledge(&a, Seq(1));
+        let ends = |frames: &[Delivered]| frames.iter().map(|frame| frame.to_seq.0).collect::<Vec<_>>();
+        let left = outbound.withdraw(&a);
+        assert_eq!((ends(&left.unconfirmed), ends(&left.unsent)), (vec![2], vec![3]));
+        let left = outbound.withdraw(&b);
+        assert_eq!((ends(&left.unconfirmed), ends(&left.unsent)), (vec![1], vec![3]));
+        let again = outbound.withdraw(&a);
+        assert!(again.unconfirmed.is_empty() && again.unsent.is_empty());
     }
 
     #[tokio::test]

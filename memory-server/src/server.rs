@@ -373,19 +373,18 @@ impl Server {
     /// A connection has ended: what it may not have delivered is taken back and its sessions are detached, each in its
     /// space's turn (SRV-113, SRV-312, SRV-314).
     pub(crate) fn retire_connection(&self, connection: &Arc<Connection>) {
-        let withdrawn = Arc::new(connection.outbound.withdraw_all());
-        self.statistics.note_ended_connection(
-            withdrawn.unsent.len() + withdrawn.unconfirmed.len(),
-            connection.outbound.peak_bytes(),
-        );
+        let frames = connection.outbound.strand();
+        self.statistics
+            .note_ended_connection(frames, connection.outbound.peak_bytes());
         let expires_at =
             self.config.clock.monotonic_ms().saturating_add(
                 u64::try_from(self.config.limits.session_ttl.as_millis()).unwrap_or(u64::MAX),
             );
         for (key, open) in connection.take_sessions() {
-            let withdrawn = Arc::clone(&withdrawn);
-            let space = Arc::clone(&open.space);
+            let (space, ended) = (Arc::clone(&open.space), Arc::clone(connection));
             drop(open.space.engine().turn(move |_| {
+                // Not before the turn: a resume over another connection may come first, and takes it back itself.
+                let withdrawn = ended.outbound.withdraw(&key);
                 space.detach(&key.session, open.incarnation, expires_at, &withdrawn);
             }));
         }

@@ -7,7 +7,7 @@ use memory_engine::sync::Mutex;
 use memory_engine::{EngineError, Reader};
 use memory_wire::acl::AclDocument;
 use memory_wire::well_known::acl_document_id;
-use memory_wire::{BranchName, EntityId, Value};
+use memory_wire::{BranchName, EntityId, SpaceId, Value};
 
 use crate::error::ServerError;
 use crate::space::Space;
@@ -30,6 +30,16 @@ pub(crate) struct AccessState {
     pub(crate) list: ListState,
     /// No commit has ever landed in the space.
     pub(crate) empty: bool,
+}
+
+impl AccessState {
+    /// What `reader` sees of it.
+    pub(crate) fn read(space: &SpaceId, reader: &Reader) -> Result<AccessState, EngineError> {
+        Ok(AccessState {
+            list: read_list(reader, &acl_document_id(space))?,
+            empty: reader.server_seq()?.0 == 0,
+        })
+    }
 }
 
 /// Reads the list document `id`.
@@ -80,11 +90,7 @@ impl AccessCache {
         if let Some(state) = cached {
             return Ok(state);
         }
-        let list = read_list(reader, &acl_document_id(space.id()))?;
-        let state = Arc::new(AccessState {
-            list,
-            empty: reader.server_seq()?.0 == 0,
-        });
+        let state = Arc::new(AccessState::read(space.id(), reader)?);
         let mut cached = self.0.lock();
         if cached.changing == 0 && cached.generation == generation {
             cached.state = Some(Arc::clone(&state));

@@ -11,4 +11,4 @@ pub(crate) use decision::{check_commit, check_served_commit, may_read, require};
 pub(crate) use genesis::{is_list, touches_list};
 pub(crate) use memory_wire::acl::Capability;
 pub(crate) use memory_wire::did::is_acl_did as is_did;
-pub(crate) use revocation::{Revocation, revoke_after_list_change};
+pub(crate) use revocation::{Revocation, Standing, revoke_after_list_change, stands_in};

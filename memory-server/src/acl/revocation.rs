@@ -1,22 +1,24 @@
 //! Sessions that lose their space when its list changes (SRV-808, SRV-809): the only place where READ is judged
 //! again, because the list is the only thing that changes it (SRV-810). Runs in the turn of the commit that changed the
-//! list; the caller announces each loss, the writer's own after its verdict.
+//! list; the caller announces each loss, the writer's own after its verdict. A read beside the turn asks the same of the
+//! state that it reads.
 
 use std::sync::Arc;
 
-use memory_engine::Reader;
+use memory_engine::{EngineError, Reader};
 use memory_wire::acl::Capability;
 use memory_wire::message::{Revoked, RevokedReason, ServerMessage};
-use memory_wire::{SessionId, SpaceId};
+use memory_wire::{Did, SessionId, SpaceId};
 
 use super::cache::{AccessState, ListState};
 use super::decision::capability_of;
 use crate::acting_as;
-use crate::config::AclMode;
+use crate::config::{AclConfig, AclMode};
 use crate::connection::Connection;
 use crate::dispatch::send;
 use crate::registry::Slot;
 use crate::server::Server;
+use crate::session::Session;
 use crate::space::Space;
 use crate::statistics::SessionEnd;
 
@@ -44,6 +46,62 @@ impl Revocation {
     }
 }
 
+/// Whose READ keeps a session open.
+pub(crate) struct Standing {
+    principal: Option<Did>,
+    acting_principal: Option<Did>,
+}
+
+impl Standing {
+    pub(crate) fn of(session: &Session) -> Standing {
+        Standing {
+            principal: session.principal.clone(),
+            acting_principal: session.acting_principal.clone(),
+        }
+    }
+}
+
+/// Which sessions a list lets stay open (SRV-808).
+struct Judgement<'a> {
+    config: &'a AclConfig,
+    space: &'a SpaceId,
+    state: &'a AccessState,
+    owner: Option<Did>,
+}
+
+impl<'a> Judgement<'a> {
+    fn by(server: &'a Server, space: &'a Space, state: &'a AccessState) -> Judgement<'a> {
+        Judgement {
+            config: &server.config().acl,
+            space: space.id(),
+            state,
+            owner: acting_as::owner_of(space.id(), &state.list),
+        }
+    }
+
+    fn keeps(&self, standing: &Standing) -> bool {
+        let acting = standing.acting_principal.as_ref();
+        let orphaned = acting.is_some() && acting != self.owner.as_ref();
+        let reader = acting.or(standing.principal.as_ref());
+        !orphaned && capability_of(self.config, self.space, self.state, reader) >= Some(Capability::Read)
+    }
+}
+
+/// Whether the list that `reader` sees lets a session stay open. For a read beside the turn, on the state it reads: there
+/// the commit that ends the session, and others after it, may be durable before the session is removed (SRV-406).
+pub(crate) fn stands_in(
+    server: &Server,
+    space: &Space,
+    reader: &Reader,
+    standing: &Standing,
+) -> Result<bool, EngineError> {
+    if server.config().acl.mode != AclMode::Enforce {
+        return Ok(true);
+    }
+    let state = AccessState::read(space.id(), reader)?;
+    Ok(Judgement::by(server, space, &state).keeps(standing))
+}
+
 /// Removes every session of the space that the present list no longer admits.
 pub(crate) fn revoke_after_list_change(server: &Server, space: &Space, reader: &Reader) -> Vec<Revocation> {
     let config = &server.config().acl;
@@ -61,14 +119,11 @@ pub(crate) fn revoke_after_list_change(server: &Server, space: &Space, reader: &
             })
         }
     };
-    let owner = acting_as::owner_of(space.id(), &state.list);
+    let judgement = Judgement::by(server, space, &state);
     let mut registry = space.registry.lock();
     let lost: Vec<Slot> = registry
         .iter()
-        .filter(|(_, session)| {
-            let orphaned = session.acting_principal.is_some() && session.acting_principal != owner;
-            orphaned || capability_of(config, space.id(), &state, session.reader()) < Some(Capability::Read)
-        })
+        .filter(|(_, session)| !judgement.keeps(&Standing::of(session)))
         .map(|(slot, _)| slot)
         .collect();
     let mut revoked: Vec<(u64, Revocation)> = lost

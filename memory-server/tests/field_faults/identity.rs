@@ -3,14 +3,17 @@
 use std::sync::Arc;
 
 use memory_engine::lease::{Holder, LeaseTable};
-use memory_server::{ServingPlane, SignedSessionOpen};
+use memory_engine::{EngineHandle, StoreRoot};
+use memory_server::{
+    AclMode, AdmittedCommit, DemandReason, Observer, ServingPlane, SignedSessionOpen, Stores,
+};
 use memory_wire::identity::Signer;
 use memory_wire::{Did, Scope, ScopeIdentity, ScopeKey, SpaceId, Value};
 use serde_json::{Value as Json, json};
 
 use crate::support::SPACE;
-use crate::support::peer::{Wire, commit_of, watching_roots};
-use crate::{START, effects_since, opened, server, upserts};
+use crate::support::peer::{Wire, commit, commit_of, watching_roots};
+use crate::{Gate, START, effects_since, opened, server, upserts};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f27_a_reader_with_a_pass_widens_nobody_elses_view() {
@@ -176,4 +179,96 @@ async fn f29_a_client_whose_clock_is_wrong_gets_in_or_is_told_why_and_never_loop
             assert_eq!(answer["error"]["retriable"], true, "{answer}");
         }
     }
+}
+
+/// Holds up what follows from a durable commit that wrote one document.
+struct HeldUp(String, Arc<Gate>);
+
+impl Observer for HeldUp {
+    fn commit_admitted(&self, notice: &AdmittedCommit) {
+        if notice.writes.iter().any(|write| write.id.as_str() == self.0) {
+            self.1.pass();
+        }
+    }
+
+    fn session_opened(&self, _: &SpaceId) {}
+
+    fn demand_changed(&self, _: &SpaceId, _: DemandReason, _: Option<&Did>) {}
+}
+
+/// Waits until so many jobs wait for the turn of a space.
+async fn until_waiting(space: &EngineHandle, jobs: usize) {
+    while space.backlog() < jobs {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f28_a_query_that_was_let_in_tells_nothing_of_a_state_whose_list_would_not_let_it_in() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let root = StoreRoot::direct(directory.path()).expect("a store");
+    let (server, _) = server(|config| {
+        config.stores = Stores::Files(root);
+        config.server_execution = true;
+        config.acl.mode = AclMode::Enforce;
+    });
+    let mut owner = opened(&server, Wire::InProcess, "own", SPACE).await;
+    let list = format!("of:{SPACE}");
+    owner
+        .request(commit(
+            "own",
+            1,
+            &[(&list, json!({ SPACE: "OWNER", "did:key:r": "READ" }))],
+        ))
+        .await;
+    owner
+        .request(commit("own", 2, &[("of:y", json!("before"))]))
+        .await;
+    let mut writer = opened(&server, Wire::InProcess, "more", SPACE).await;
+    let mut reader = opened(&server, Wire::InProcess, "r", "did:key:r").await;
+    // A root of its own scope: whether the reader holds leases elsewhere is asked between letting it in and reading.
+    let query = json!({
+        "type": "graph.query", "space": SPACE, "sessionId": "r",
+        "query": { "roots": [
+            { "id": "of:y", "selector": { "path": [], "schema": false } },
+            { "id": "of:mine", "scope": "user", "selector": { "path": [], "schema": false } },
+        ] },
+    });
+    let seen = reader.request(query.clone()).await.expect("connected");
+    assert_eq!(seen["ok"]["entities"][1]["document"]["value"], "before", "{seen}");
+    let elsewhere = server.engine(&"did:key:elsewhere".into()).expect("opens");
+    let (held_elsewhere, mut elsewhere_keeper) = Gate::new();
+    drop(elsewhere.turn(move |_| held_elsewhere.pass()));
+    elsewhere_keeper.somebody_waits().await;
+    let asking = tokio::spawn(async move {
+        let answer = reader.request(query).await;
+        (reader, answer)
+    });
+    until_waiting(&elsewhere, 1).await;
+    // The change and what is written after it share a transaction.
+    let here = server.engine(&SPACE.into()).expect("opens");
+    let (held_here, mut here_keeper) = Gate::new();
+    drop(here.turn(move |_| held_here.pass()));
+    here_keeper.somebody_waits().await;
+    let change = commit("own", 3, &[(&list, json!({ SPACE: "OWNER" }))]);
+    let changing = tokio::spawn(async move { owner.request(change).await });
+    let written = commit("more", 1, &[("of:y", json!("afterwards"))]);
+    until_waiting(&here, 1).await;
+    let writing = tokio::spawn(async move { writer.request(written).await });
+    until_waiting(&here, 2).await;
+    let (gate, mut keeper) = Gate::new();
+    server.set_observer(Some(Arc::new(HeldUp(list, gate))));
+    drop(here_keeper);
+    // Durable, and nobody has been told or put out yet.
+    keeper.somebody_waits().await;
+    drop(elsewhere_keeper);
+    let (reader, answer) = asking.await.expect("asks");
+    let answer = answer.expect("connected");
+    assert_eq!(answer["error"]["name"], "SessionRevokedError", "{answer}");
+    assert!(!reader.texts.iter().any(|text| text.contains("afterwards")));
+    drop(keeper);
+    let changed = changing.await.expect("changes").expect("connected");
+    assert_eq!(changed["ok"]["seq"], 3, "{changed}");
+    let written = writing.await.expect("writes").expect("connected");
+    assert_eq!(written["ok"]["seq"], 4, "{written}");
 }

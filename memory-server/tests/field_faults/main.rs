@@ -11,13 +11,15 @@ mod reconnect;
 mod values;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 
 use memory_engine::StoreRoot;
 use memory_server::{Server, ServerConfig, ServingPlane, Stores};
 use serde_json::{Value as Json, json};
 use support::peer::{Peer, Wire};
 use support::{Injected, ManualClock, SPACE};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 const START: i64 = 1_760_000_000_000;
 
@@ -59,6 +61,49 @@ async fn until_connections(server: &Arc<Server>, count: usize) {
         tokio::task::yield_now().await;
     }
     server.idle().await.expect("turns end");
+}
+
+/// A place in the server where whoever comes by waits until it is let go.
+struct Gate {
+    came: UnboundedSender<()>,
+    opens: Mutex<Receiver<()>>,
+}
+
+/// Its other side. Opens the gate when dropped.
+struct GateKeeper {
+    arrivals: UnboundedReceiver<()>,
+    _open: Sender<()>,
+}
+
+impl Gate {
+    fn new() -> (Arc<Gate>, GateKeeper) {
+        let (came, arrivals) = unbounded_channel();
+        let (open, opens) = channel();
+        let gate = Gate {
+            came,
+            opens: Mutex::new(opens),
+        };
+        (
+            Arc::new(gate),
+            GateKeeper {
+                arrivals,
+                _open: open,
+            },
+        )
+    }
+
+    fn pass(&self) {
+        // Nobody keeps a gate that is open.
+        if self.came.send(()).is_ok() {
+            let _ = self.opens.lock().expect("not poisoned").recv();
+        }
+    }
+}
+
+impl GateKeeper {
+    async fn somebody_waits(&mut self) {
+        self.arrivals.recv().await.expect("the gate stands");
+    }
 }
 
 /// What a query of one document answers.

@@ -1,9 +1,13 @@
 //! Reconnect, lost and duplicated writes (F2…F8).
 
+use std::sync::Arc;
+
+use memory_server::{FaultPoints, SendRefused, ServingPlane};
+use memory_wire::{SessionId, SpaceId};
 use serde_json::json;
 
 use crate::support::peer::{Peer, Told, Wire, commit, watching};
-use crate::{effects_since, opened, removes, server, started_on, stored, until_connections, upserts};
+use crate::{Gate, effects_since, opened, removes, server, started_on, stored, until_connections, upserts};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f2_a_query_set_edited_while_away_is_adopted_whole_and_then_told_in_differences() {
@@ -274,5 +278,72 @@ async fn f8_a_herd_that_comes_back_after_a_restart_is_let_in_and_evaluated_once_
         after.evaluations - before.evaluations,
         HERD as u64 + 1,
         "no watch twice for one session"
+    );
+}
+
+/// Holds up the turn at the frame of one session.
+struct HeldUp(&'static str, Arc<Gate>);
+
+impl FaultPoints for HeldUp {
+    fn before_effect(&self, _: &SpaceId, session: &SessionId) -> Result<(), SendRefused> {
+        if session.as_str() == self.0 {
+            self.1.pass();
+        }
+        Ok(())
+    }
+}
+
+/// On one thread, so that what is sent here is queued there before the next step: the resume stands before the end of the
+/// old connection in the turn's queue.
+#[tokio::test]
+async fn f7_a_resume_that_overtakes_the_end_of_the_old_connection_tells_what_that_one_never_delivered() {
+    let (gate, mut keeper) = Gate::new();
+    let (server, _) = server(|config| config.faults = Arc::new(HeldUp("held", gate)));
+    let mut writer = opened(&server, Wire::InProcess, "w", "did:key:w").await;
+    let mut client = opened(&server, Wire::AsSocket, "a", "did:key:a").await;
+    client
+        .request(watching("session.watch.set", "a", "w", &["of:1"]))
+        .await;
+    let mut told = Told::new("a");
+    told.read(&client.asked, &client.heard);
+    writer
+        .request(commit("w", 1, &[("of:1", json!("never heard"))]))
+        .await;
+    // Queued for the client, which reads no more.
+    server.flush(None).await.expect("flushes");
+    let mut held = opened(&server, Wire::InProcess, "held", "did:key:h").await;
+    held.request(watching("session.watch.set", "held", "w", &["of:2"]))
+        .await;
+    writer.request(commit("w", 2, &[("of:2", json!(true))])).await;
+    let flushing = tokio::spawn({
+        let server = Arc::clone(&server);
+        async move { server.flush(None).await }
+    });
+    keeper.somebody_waits().await;
+    let mut again = Peer::connect(&server, Wire::AsSocket).await;
+    let resuming = tokio::spawn({
+        let (token, position) = (told.token.clone(), told.position);
+        async move {
+            let answer = again.open("a", "did:key:a", token.as_deref(), position).await;
+            (again, answer)
+        }
+    });
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    drop(client);
+    while server.connection_count() > 3 {
+        tokio::task::yield_now().await;
+    }
+    assert!(!resuming.is_finished(), "the turn is held up");
+    drop(keeper);
+    flushing.await.expect("runs").expect("flushes");
+    let (_again, answer) = resuming.await.expect("runs");
+    let answer = answer.expect("connected");
+    assert_eq!(answer["ok"]["resumed"], true, "{answer}");
+    assert_eq!(
+        upserts(&answer["ok"]["sync"]),
+        [("of:1".to_owned(), json!("never heard"))],
+        "{answer}"
     );
 }

@@ -12,14 +12,17 @@ mod revocation;
 mod take_over;
 mod watch;
 
+use std::path::Path;
 use std::sync::Arc;
 
-use memory_server::{FlushTiming, Server, ServerConfig, ServingPlane};
+use memory_engine::{Durability, StoreRoot};
+use memory_server::{FlushTiming, Server, ServerConfig, ServingPlane, Stores};
 use serde_json::{Value as Json, json};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, FailurePersistence, Runner};
 use support::peer::{Peer, Told, Wire};
 use support::{Injected, SPACE, seeds};
+use tempfile::TempDir;
 
 /// Schedules in a block.
 const BLOCK: usize = 8;
@@ -34,6 +37,7 @@ const SCENARIOS: &[(&str, fn())] = &[
     ("resume beside the turn", resume::run_beside),
     ("take-over", take_over::run),
     ("revocation", revocation::run),
+    ("revocation beside the turn", revocation::run_beside),
 ];
 
 #[test]
@@ -64,6 +68,28 @@ fn server(adjust: impl FnOnce(&mut ServerConfig)) -> Arc<Server> {
     config.flush = FlushTiming::Timed;
     adjust(&mut config);
     Server::new(config).expect("no runtime is needed")
+}
+
+/// A place for the files of one schedule. In memory where the system has such a place: a schedule makes, fills and removes
+/// a few small files, and would wait for a disk for most of its time.
+fn directory() -> TempDir {
+    let in_memory = Path::new("/dev/shm");
+    if in_memory.is_dir() {
+        tempfile::tempdir_in(in_memory).expect("a directory")
+    } else {
+        tempfile::tempdir().expect("a directory")
+    }
+}
+
+/// The same with the store in a file, so that reads and large evaluations go on beside the turn. Nothing here is about
+/// what a power cut leaves.
+fn server_in(directory: &TempDir, adjust: impl FnOnce(&mut ServerConfig)) -> Arc<Server> {
+    let root = StoreRoot::direct(directory.path()).expect("a store");
+    server(|config| {
+        config.stores = Stores::Files(root);
+        config.durability = Durability::Normal;
+        adjust(config);
+    })
 }
 
 /// A choice of the schedule.

@@ -4,12 +4,11 @@
 
 use std::sync::Arc;
 
-use memory_engine::StoreRoot;
-use memory_server::{Server, Stores};
+use memory_server::Server;
 use serde_json::{Value as Json, json};
 
 use crate::support::peer::{Peer, Told, commit, watching};
-use crate::{choose, holds_what_is_stored, opened, server, settled, wire};
+use crate::{choose, directory, holds_what_is_stored, opened, server, server_in, settled, wire};
 
 const WATCHED: &[&str] = &["of:a", "of:b", "of:own"];
 /// Watched too, by a request whose answer may be lost.
@@ -22,9 +21,8 @@ pub(crate) fn run() {
 
 /// With the store in a file: a resume is evaluated beside the turn and brought up to date within it.
 pub(crate) fn run_beside() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let root = StoreRoot::direct(directory.path()).expect("a store");
-    play(&server(|config| config.stores = Stores::Files(root)));
+    let directory = directory();
+    play(&server_in(&directory, |_| ()));
 }
 
 fn play(server: &Arc<Server>) {
