@@ -72,7 +72,7 @@ fn run(
     log_counts: LogCounts,
 ) -> anyhow::Result<()> {
     let configuration =
-        Configuration::from_environment(arguments, with_demo, |name| std::env::var(name).ok())?;
+        Configuration::from_environment(arguments, with_demo, memory_server::knobs::environment)?;
     if arguments.print_config {
         print!("{}", configuration.resolved.to_toml());
         return Ok(());

@@ -22,6 +22,17 @@ use crate::config::AclMode;
 use crate::limits::Limits;
 use crate::rates::Rates;
 
+/// The revision a program was built from: a variable of its build, not of its process (SRV-120).
+pub const BUILT_FROM: &str = "BUILD_GIT_SHA";
+
+/// A variable of the process; of [`BUILT_FROM`], what it was when the program was built.
+pub fn environment(name: &str) -> Option<String> {
+    match name {
+        BUILT_FROM => option_env!("BUILD_GIT_SHA").map(str::to_owned),
+        name => std::env::var(name).ok(),
+    }
+}
+
 pub use page::document;
 pub use table::KNOBS;
 
@@ -465,7 +476,38 @@ mod tests {
             of(&[("MEMORY_DIR", "a"), ("DB_PATH", " ")]).data,
             PathBuf::from("a")
         );
-        assert_eq!(of(&[("COMMIT_SHA", "c0ffee")]).git_sha.as_deref(), Some("c0ffee"));
+    }
+
+    #[test]
+    fn srv_120_the_revision_is_said_by_the_operator_then_the_build_then_the_host() {
+        let chain = [
+            ("TOOLSHED_GIT_SHA", "operator"),
+            (BUILT_FROM, "build"),
+            ("COMMIT_SHA", "host"),
+        ];
+        let of = |environment: &[(&str, &str)]| {
+            let resolved = resolve(None, environment, &[]).expect("well-formed");
+            resolved.knobs.git_sha
+        };
+        for first in 0..chain.len() {
+            assert_eq!(of(&chain[first..]).as_deref(), Some(chain[first].1));
+        }
+        assert_eq!(
+            of(&[chain[2], (BUILT_FROM, " ")]).as_deref(),
+            Some("host"),
+            "blank is unset"
+        );
+        assert_eq!(of(&[]), None);
+    }
+
+    #[test]
+    fn srv_120_the_revision_of_the_build_is_not_asked_of_the_process() {
+        assert_eq!(
+            environment(BUILT_FROM).as_deref(),
+            option_env!("BUILD_GIT_SHA"),
+            "what stood in the build's environment"
+        );
+        assert_eq!(environment("PATH"), std::env::var("PATH").ok());
     }
 
     #[test]

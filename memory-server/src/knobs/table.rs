@@ -113,9 +113,9 @@ pub const KNOBS: &[Knob] = &[
     knob!(
         "git_sha",
         OPTIONAL_TEXT,
-        ["TOOLSHED_GIT_SHA", "COMMIT_SHA"],
+        ["TOOLSHED_GIT_SHA", "BUILD_GIT_SHA", "COMMIT_SHA"],
         git_sha,
-        "Revision of the running program, as health and meta show it."
+        "Revision of the running program, as health and meta show it. `BUILD_GIT_SHA` is what that was when the program was built."
     ),
     Knob {
         garbage: Garbage::Ignore,

@@ -8,6 +8,7 @@ mod consumers;
 mod identity;
 mod pushes;
 mod reconnect;
+mod serving;
 mod values;
 
 use std::path::Path;

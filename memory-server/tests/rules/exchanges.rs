@@ -468,7 +468,6 @@ async fn srv_807_genesis_as_clients_do_it() {
     }
 }
 
-/// A failing pass gives its batch back, says so to whoever asked for it, and is counted.
 #[tokio::test(flavor = "multi_thread")]
 async fn srv_440_a_flush_of_nothing_succeeds_and_leaves_nothing_dirty() {
     let running = Running::production(manual()).await;

@@ -7,5 +7,6 @@ mod support;
 mod acting_owner;
 mod bounds;
 mod exchanges;
+mod failing_flush;
 mod shared_work;
 mod table;
