@@ -121,7 +121,7 @@ impl EngineSink<'_> {
                 let _ = landed.send(applied.map(|applied| applied.seq));
             },
         );
-        match landing.await.unwrap_or(Err(EngineError::Closed)) {
+        match answer(self.engine, landing).await {
             Ok(seq) => Ok(seq),
             Err(EngineError::WaveConflict { conflicted }) => Err(HomeRejection::Conflicts(conflicted)),
             Err(EngineError::WavePrecondition { failed, .. }) => Err(HomeRejection::Preconditions(failed)),
@@ -185,13 +185,25 @@ impl EngineSink<'_> {
                 let _ = landed.send(applied.map(|applied| applied.map(|applied| applied.seq)));
             },
         );
-        match landing.await.unwrap_or(Err(EngineError::Closed)) {
+        match answer(engine, landing).await {
             Ok(Some(seq)) => Ok(seq),
             Ok(None) => Err(format!(
                 "{space} has no access list yet; its first commit must be one"
             )),
             Err(error) => Err(error.to_string()),
         }
+    }
+}
+
+/// What became of a commit that [`EngineHandle::write_then`] was to tell of. A store that could not be opened for it tells
+/// nothing: it is asked why.
+async fn answer<R>(
+    engine: &EngineHandle,
+    landing: oneshot::Receiver<Result<R, EngineError>>,
+) -> Result<R, EngineError> {
+    match landing.await {
+        Ok(answer) => answer,
+        Err(_) => Err(engine.open_failure().unwrap_or(EngineError::Closed)),
     }
 }
 
@@ -275,5 +287,37 @@ impl WaveSink for EngineSink<'_> {
         let seq = self.land(batch).await?;
         self.unmarked = unmarked(batch);
         Ok(seq)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memory_engine::{ActorOptions, EngineOptions, StoreLocation};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_commit_into_a_store_that_does_not_open_fails_with_the_reason() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = |path: std::path::PathBuf| {
+            let location = StoreLocation::File(path);
+            EngineHandle::new(location, EngineOptions::default(), ActorOptions::default())
+        };
+        let told = |engine: &EngineHandle| {
+            let (landed, landing) = oneshot::channel();
+            engine.write_then(
+                |engine| engine.server_seq(),
+                move |_, seq| {
+                    let _ = landed.send(seq.and_then(|seq| seq));
+                },
+            );
+            landing
+        };
+        let sound = open(dir.path().join("store.sqlite"));
+        assert_eq!(answer(&sound, told(&sound)).await.unwrap(), Seq(0));
+        let missing = open(dir.path().join("missing").join("store.sqlite"));
+        let failure = answer(&missing, told(&missing)).await.unwrap_err();
+        assert!(matches!(failure, EngineError::BadStore(_)), "{failure}");
+        assert!(failure.to_string().contains("missing"), "{failure}");
     }
 }
