@@ -142,23 +142,19 @@ impl Evaluation<'_> {
     }
 
     /// Turns a finished walk into entities and adds the schema documents they refer to (ENG-1050, 1051). Returns the
-    /// instances that there was no entity of before.
+    /// instances that there was no entity of before. Nothing is added unless everything can be: what a failed refresh
+    /// did not report is news to the next one.
     pub(super) fn assemble(
         self,
         reach: &mut Reach,
         walk: Walk,
     ) -> Result<FxHashSet<InstanceId>, EngineError> {
-        let mut new = FxHashSet::default();
         let Walk {
             mut loaded,
             awaited,
             narrowest,
         } = walk;
-        reach.narrowest = reach.narrowest.max(narrowest);
-        reach.awaited.extend(awaited);
-        for (instance, found) in &loaded {
-            reach.loaded.insert(instance.clone(), found.seq);
-        }
+        let read: Vec<(InstanceId, Seq)> = loaded.iter().map(|(i, found)| (i.clone(), found.seq)).collect();
         let added = reach
             .tracker
             .take_added()
@@ -171,6 +167,7 @@ impl Evaluation<'_> {
                 .filter(|instance| reach.tracker.contains(&self.key(instance)))
                 .cloned(),
         );
+        let mut changed: Vec<(InstanceId, Entity)> = Vec::new();
         let mut referred: Vec<(InstanceId, Arc<[EntityId]>)> = Vec::new();
         for instance in tracked {
             let found = loaded.remove(&instance);
@@ -183,9 +180,7 @@ impl Evaluation<'_> {
             }
             let entity = self.entity(&instance, found)?;
             referred.push((instance.clone(), entity.references.clone()));
-            if reach.entities.insert(instance.clone(), entity).is_none() {
-                new.insert(instance);
-            }
+            changed.push((instance, entity));
         }
         let roots = referred
             .iter()
@@ -193,21 +188,31 @@ impl Evaluation<'_> {
         let members = closure(self.reader, self.branch, self.at, roots, Referrer::Result)?;
         let mut members: Vec<EntityId> = members.into_iter().collect();
         members.sort();
-        for id in members {
-            let instance = InstanceId::space(id);
+        let mut joined = Vec::new();
+        for instance in members.into_iter().map(InstanceId::space) {
             let key = self.key(&instance);
             if !reach.tracker.contains(&key) {
-                reach.tracker.add(&key, Selector::rejecting());
-                let entity = self.entity(&instance, None)?;
-                reach.entities.insert(instance.clone(), entity);
-                new.insert(instance);
+                changed.push((instance.clone(), self.entity(&instance, None)?));
+                joined.push(key);
             }
+        }
+        for key in &joined {
+            reach.tracker.add(key, Selector::rejecting());
         }
         for (instance, references) in &referred {
             let source = self.key(instance);
             for id in references.iter().filter(|id| **id != instance.id) {
                 let target = self.key(&InstanceId::space(id.clone()));
                 reach.tracker.refer(&source, &target);
+            }
+        }
+        reach.narrowest = reach.narrowest.max(narrowest);
+        reach.awaited.extend(awaited);
+        reach.loaded.extend(read);
+        let mut new = FxHashSet::default();
+        for (instance, entity) in changed {
+            if reach.entities.insert(instance.clone(), entity).is_none() {
+                new.insert(instance);
             }
         }
         Ok(new)

@@ -33,6 +33,24 @@ pub(super) struct Reach {
     /// Something of this may be reached no more, or the walk that brought it here did not end: only a whole evaluation
     /// tells.
     pub(super) doubtful: bool,
+    /// What was taken in and not told, because the whole evaluation that was to follow failed.
+    pub(super) untold: Refreshed,
+}
+
+/// What walking dirty documents again came to.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Refreshed {
+    pub(super) reported: FxHashSet<InstanceId>,
+    /// Instances that were not reached before.
+    pub(super) new: FxHashSet<InstanceId>,
+}
+
+impl Refreshed {
+    /// Adds what another refresh came to.
+    pub(super) fn join(&mut self, other: &Refreshed) {
+        self.reported.extend(other.reported.iter().cloned());
+        self.new.extend(other.new.iter().cloned());
+    }
 }
 
 /// A tracked document.

@@ -11,7 +11,7 @@ use memory_wire::traverse::{DocKey, Tracker};
 use rustc_hash::FxHashSet;
 
 use super::evaluation::{Evaluation, resolve_root};
-use super::reach::{OwnKeys, Reach, TrackedRoot};
+use super::reach::{OwnKeys, Reach, Refreshed, TrackedRoot};
 use super::snapshot::Snapshot;
 use crate::error::EngineError;
 use crate::reader::Reader;
@@ -46,14 +46,6 @@ pub struct TrackedGraph {
     roots: Arc<Vec<TrackedRoot>>,
     reach: Arc<Reach>,
     work: Work,
-}
-
-/// What walking the dirty documents again came to.
-#[derive(Default)]
-struct Refreshed {
-    reported: FxHashSet<InstanceId>,
-    /// Instances that were not reached before.
-    new: FxHashSet<InstanceId>,
 }
 
 impl TrackedGraph {
@@ -173,14 +165,23 @@ impl TrackedGraph {
         if refreshed.is_none() && !doubtful {
             return Ok(None);
         }
-        let Refreshed { mut reported, new } = refreshed.unwrap_or_default();
+        let mut refreshed = refreshed.unwrap_or_default();
         if !self.reach.doubtful {
             return Ok(Some(Changes {
-                snapshots: self.reach.report(&reported),
+                snapshots: self.reach.report(&refreshed.reported),
                 unreached: Vec::new(),
             }));
         }
-        let (whole, documents) = self.now(reader).whole(&self.roots)?;
+        // Of an earlier refresh, if its whole evaluation failed.
+        refreshed.join(&self.reach.untold);
+        let (whole, documents) = match self.now(reader).whole(&self.roots) {
+            Ok(whole) => whole,
+            Err(error) => {
+                Arc::make_mut(&mut self.reach).untold = refreshed;
+                return Err(error);
+            }
+        };
+        let Refreshed { mut reported, new } = refreshed;
         self.work.documents += documents;
         self.work.evaluations += 1;
         let known = &self.reach.entities;

@@ -2,6 +2,7 @@
 //! and retracts what is reached no more (decision 31); evaluations are shared between the identities they serve.
 
 mod chains;
+mod failures;
 mod refreshes;
 mod retraction;
 #[path = "../support/mod.rs"]
@@ -15,7 +16,7 @@ use memory_wire::ids::{Did, SessionId};
 use memory_wire::message::{ClientCommit, GraphQuery};
 use memory_wire::scope_key::{InstanceId, Scope, ScopeIdentity, ScopeKey};
 use memory_wire::value;
-use memory_wire::value::Value;
+use memory_wire::value::{ErrorValue, Object, Special, Value};
 use rustc_hash::FxHashSet;
 use support::NOW_MS;
 
@@ -36,7 +37,6 @@ impl Store {
 
     /// Commits documents (`None` deletes) for `did:key:<principal>` and returns the dirty instances.
     fn commit(&mut self, principal: &str, writes: &[(&str, Scope, Option<Value>)]) -> FxHashSet<InstanceId> {
-        self.local_seq += 1;
         let operations: Vec<Value> = writes
             .iter()
             .map(|(id, scope, document)| match document {
@@ -46,20 +46,24 @@ impl Store {
                 None => value!({ "op": "delete", "id": (*id), "scope": (scope.as_str()) }),
             })
             .collect();
-        let commit = value!({
-            "localSeq": (self.local_seq as f64), "reads": { "confirmed": [], "pending": [] }, "operations": operations
-        });
-        let commit = ClientCommit::from_value(&commit).unwrap();
-        let identity = identity(principal);
-        let (session, did) = (SessionId::from("s1"), Did::from(format!("did:key:{principal}")));
-        self.engine
-            .apply_commit(ApplyCommit::authored(&session, Some(&did), &commit, NOW_MS))
-            .unwrap();
-        let key = |scope: Scope| ScopeKey::resolve(scope, &identity).unwrap();
+        self.submit(principal, operations);
+        let key = |scope: Scope| ScopeKey::resolve(scope, &identity(principal)).unwrap();
         writes
             .iter()
             .map(|(id, scope, _)| InstanceId::new(*id, key(*scope)))
             .collect()
+    }
+
+    fn submit(&mut self, principal: &str, operations: Vec<Value>) {
+        self.local_seq += 1;
+        let commit = value!({
+            "localSeq": (self.local_seq as f64), "reads": { "confirmed": [], "pending": [] }, "operations": operations
+        });
+        let commit = ClientCommit::from_value(&commit).unwrap();
+        let (session, did) = (SessionId::from("s1"), Did::from(format!("did:key:{principal}")));
+        self.engine
+            .apply_commit(ApplyCommit::authored(&session, Some(&did), &commit, NOW_MS))
+            .unwrap();
     }
 
     fn write(&mut self, id: &str, content: Value) -> FxHashSet<InstanceId> {
@@ -306,6 +310,54 @@ fn eng_1012_a_path_through_links_is_gone_again_beside_a_wider_selector() {
     graph.refresh(store.engine.reader(), &dirty).unwrap().unwrap();
     assert!(store.track(&query).tracks(&InstanceId::space("of:leaf")));
     assert!(graph.tracks(&InstanceId::space("of:leaf")));
+}
+
+#[test]
+fn eng_1015_a_clone_and_its_original_go_on_by_themselves() {
+    let mut store = Store::new();
+    store.write("of:leaf", value!(1));
+    store.write("of:other", value!(2));
+    store.write("of:root", value!({ "a": (link("of:leaf")) }));
+    let mut original = store.track(&query(&[("of:root", value!(true))]));
+    let before: Vec<_> = original.snapshots().map(|s| (s.id, s.seq)).collect();
+    let mut clone = original.clone();
+    let other = query(&[("of:other", value!(true))]);
+    clone.extend(store.engine.reader(), &other).unwrap();
+    let dirty = store.write("of:root", value!({ "b": (link("of:other")) }));
+    clone.refresh(store.engine.reader(), &dirty).unwrap().unwrap();
+    assert!(!clone.tracks(&InstanceId::space("of:leaf")));
+    // The original has been told nothing, and learns the same by itself.
+    let untouched: Vec<_> = original.snapshots().map(|s| (s.id, s.seq)).collect();
+    assert_eq!(untouched, before);
+    assert!(!original.covers(&other).unwrap() && clone.covers(&other).unwrap());
+    let changes = original.refresh(store.engine.reader(), &dirty).unwrap().unwrap();
+    assert_eq!(ids(&changes.unreached), ["of:leaf"]);
+    let held = |graph: &TrackedGraph| graph.tracked_instances().cloned().collect::<BTreeSet<_>>();
+    assert_eq!(held(&original), held(&clone));
+}
+
+#[test]
+fn eng_1038_an_error_object_under_a_schema_leads_nowhere_and_fails_nothing() {
+    let mut store = Store::new();
+    store.write("of:leaf", value!(1));
+    store.write("of:hidden", value!(2));
+    let error = Value::Special(std::sync::Arc::new(Special::Error(ErrorValue {
+        kind: "Error".into(),
+        name: "Error".into(),
+        message: "it broke".into(),
+        stack: Value::Undefined,
+        cause: link("of:hidden"),
+        extras: Object::from_iter([("also", link("of:hidden"))]),
+    })));
+    store.write("of:root", value!({ "broken": error, "sound": (link("of:leaf")) }));
+    for schema in [
+        value!(true),
+        value!({ "type": "object", "additionalProperties": { "type": ["object", "number"] } }),
+    ] {
+        let graph = store.track(&query(&[("of:root", schema)]));
+        assert!(graph.tracks(&InstanceId::space("of:leaf")));
+        assert!(!graph.tracks(&InstanceId::space("of:hidden")));
+    }
 }
 
 #[test]
