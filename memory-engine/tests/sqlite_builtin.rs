@@ -215,6 +215,57 @@ fn eng_1400_preparation_refuses_before_anything_is_attached() {
 }
 
 #[test]
+fn eng_1404_a_statement_for_a_database_that_nobody_attached_takes_the_commit_along() {
+    let mut store = Store::new();
+    store.local_seq += 1.0;
+    let commit = value!({
+        "localSeq": (store.local_seq), "reads": { "confirmed": [], "pending": [] },
+        "operations": [(set("of:a", value!(1))), (sqlite(INSERT, value!(["x", 1])))]
+    });
+    let commit = ClientCommit::from_value(&commit).unwrap();
+    let (session, alice) = (SessionId::from("s1"), Did::from("did:key:alice"));
+    let apply = ApplyCommit::authored(&session, Some(&alice), &commit, NOW_MS);
+    let refused = store.engine.apply_commit(apply).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "sqlite op for db of:db has no attachment (server must attach before applyCommit)"
+    );
+    assert_eq!(store.engine.server_seq().unwrap().0, 0);
+    assert!(store.engine.read_space_value(&"of:a".into()).unwrap().is_none());
+    // The same commit lands where the database is attached.
+    let apply = ApplyCommit::authored(&session, Some(&alice), &commit, NOW_MS);
+    let landed = store
+        .engine
+        .apply_commit_with_sqlite(&store.cells, &store.space, apply);
+    assert_eq!(landed.unwrap().seq.0, 1);
+}
+
+#[test]
+fn eng_1431_sources_are_kept_by_space_and_id_and_are_so_many() {
+    let store = Store::new();
+    let sources = store.cells.disk_sources();
+    let path = |n: usize| std::path::PathBuf::from(format!("/data/{n}.sqlite"));
+    for n in 0..4_096 {
+        sources
+            .register(&store.space, &format!("of:{n}"), path(n))
+            .unwrap();
+    }
+    let full = sources
+        .register(&store.space, "of:more", path(5_000))
+        .unwrap_err();
+    assert_eq!(
+        full.to_string(),
+        "disk-source registry is full (max 4096 sources)"
+    );
+    assert_eq!(sources.get(&store.space, "of:more"), None);
+    // What is registered may be registered anew, and another space's is another's.
+    sources.register(&store.space, "of:7", path(7_000)).unwrap();
+    assert_eq!(sources.get(&store.space, "of:7"), Some(path(7_000)));
+    assert_eq!(sources.get(&store.space, "of:8"), Some(path(8)));
+    assert_eq!(sources.get(&"did:key:zOther".into(), "of:8"), None);
+}
+
+#[test]
 fn eng_1410_guarded_statements_never_reach_the_store() {
     let mut store = Store::new();
     for sql in [

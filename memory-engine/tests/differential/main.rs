@@ -5,159 +5,24 @@
 //!
 //! Runs the seeds `LONG_FROM .. LONG_FROM + LONG_COUNT`, after those of `corpus/differential.seeds`.
 
-mod coherence;
-mod model;
-mod schedule;
-mod stream;
-mod tree;
+#[path = "../support/admission/mod.rs"]
+mod admission;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
-use memory_engine::lease::{LEASE_TTL_MS, LeaseTable};
-use memory_engine::{
-    Applied, ApplyCommit, Durability, Engine, EngineError, EngineOptions, Holder, ReadInstance, Reader,
-    Refusal, SnapshotPolicy, StoreLocation,
-};
-use memory_wire::commit_meta::{CommitClass, WriteAnnotation};
-use memory_wire::ids::{Did, Seq, SessionId, SpaceId};
-use memory_wire::scope_key::{InstanceId, Scope, ScopeIdentity, ScopeKey};
-use model::{Instance, Model, Owner, Submission, Verdict};
-use schedule::{Action, Schedule};
-use tree::Tree;
+use admission::model::{Instance, Model, Owner, Submission, Verdict};
+use admission::schedule::{self, Action, Schedule};
+use admission::tree::Tree;
+use admission::{apply, coherence, key, open};
+use memory_engine::{Engine, ReadInstance, Reader, SnapshotPolicy, StoreLocation};
+use memory_wire::ids::Seq;
+use memory_wire::scope_key::InstanceId;
 
-const NOW_MS: i64 = 1_800_000_000_000;
-const SPACE: &str = "did:key:zSpace";
 /// Things that happen in one schedule.
 const ACTIONS: usize = 160;
 /// Seeds of an ordinary run.
 const SMOKE: u64 = 12;
-
-fn key(owner: &Owner) -> ScopeKey {
-    let (scope, principal, session) = match owner {
-        Owner::Everybody => return ScopeKey::space(),
-        Owner::User(principal) => (Scope::User, principal, None),
-        Owner::Session(principal, session) => (Scope::Session, principal, Some(session)),
-    };
-    let identity = ScopeIdentity {
-        principal: Some(principal.as_str().into()),
-        session_id: session.map(|session| session.as_str().into()),
-    };
-    ScopeKey::resolve(scope, &identity).expect("the identity is whole")
-}
-
-fn apply(engine: &mut Engine, submission: &Submission) -> Verdict {
-    let Submission {
-        who,
-        commit,
-        addresses,
-    } = submission;
-    let session = SessionId::from(who.session.as_str());
-    let principal = who.principal.as_deref().map(Did::from);
-    let plain = ApplyCommit::authored(&session, principal.as_ref(), commit, NOW_MS);
-    let answer = if who.derived {
-        let annotation = |(op, owner): &(usize, Owner)| WriteAnnotation {
-            op: *op,
-            scope_key: Some(key(owner)),
-            acting_user: None,
-            acting_session: None,
-        };
-        let annotations: Vec<WriteAnnotation> = addresses.iter().map(annotation).collect();
-        engine.apply_commit(ApplyCommit {
-            class: CommitClass::Derived,
-            space: Some(&SpaceId::from(SPACE)),
-            holder: Some(&Holder::from(who.session.as_str())),
-            annotations: Some(&annotations),
-            ..plain
-        })
-    } else {
-        engine.apply_commit(plain)
-    };
-    verdict(&answer)
-}
-
-/// The engine's answer in the model's words.
-fn verdict(answer: &Result<Applied, EngineError>) -> Verdict {
-    let error = match answer {
-        Ok(applied) => {
-            return Verdict::Accepted {
-                seq: applied.seq.0,
-                replayed: applied.replayed,
-                elided: applied.elided_op_indexes.clone().unwrap_or_default(),
-            };
-        }
-        Err(error) => error,
-    };
-    match error {
-        EngineError::EmptyCommit => Verdict::Empty,
-        EngineError::UnknownBranch(_) => Verdict::UnknownBranch,
-        EngineError::BranchNotActive(_) => Verdict::InactiveBranch,
-        EngineError::Scope(_) => Verdict::NoIdentity,
-        EngineError::OriginNotCommitted { origin } => Verdict::OriginNotCommitted(origin.0),
-        EngineError::ReceiptExists { id } => Verdict::ReceiptExists(id.to_string()),
-        EngineError::ValueHashChanged { id } => Verdict::ValueHashChanged(id.to_string()),
-        EngineError::StaleConfirmedRead {
-            of,
-            seq,
-            conflict_seq,
-        } => Verdict::StaleConfirmed {
-            of: of.to_string(),
-            seq: seq.0,
-            conflict: conflict_seq.0,
-        },
-        EngineError::PendingDependency { local_seq } => Verdict::PendingDependency(local_seq.0),
-        EngineError::StalePendingRead {
-            of,
-            via,
-            conflict_seq,
-        } => Verdict::StalePending {
-            of: of.to_string(),
-            via: via.0,
-            conflict: conflict_seq.0,
-        },
-        EngineError::Patch(_) => Verdict::BadPatch,
-        EngineError::EventAppendDuplicate { event_id } => Verdict::DuplicateEvent(event_id.clone()),
-        EngineError::Refused(refusal) => Verdict::Refused(reason(refusal)),
-        other => panic!("the model has no word for {other:?}"),
-    }
-}
-
-fn reason(refusal: &Refusal) -> &'static str {
-    match refusal {
-        Refusal::ReplayMismatch { .. } => "ReplayMismatch",
-        Refusal::BasisAheadOfLog { .. } => "BasisAheadOfLog",
-        Refusal::PendingReadWithoutLayer { .. } => "PendingReadWithoutLayer",
-        Refusal::ContentAddressedOp { .. } => "ContentAddressedOp",
-        Refusal::ContentAddressedScope { .. } => "ContentAddressedScope",
-        Refusal::ContentAddressedChange { .. } => "ContentAddressedChange",
-        Refusal::ContentAddressedConflict { .. } => "ContentAddressedConflict",
-        Refusal::AnnotationOnSpaceWrite { .. } => "AnnotationOnSpaceWrite",
-        Refusal::AnnotationMissing { .. } => "AnnotationMissing",
-        Refusal::AnnotationScopeMismatch { .. } => "AnnotationScopeMismatch",
-        Refusal::EntriesNotArray { .. } => "EntriesNotArray",
-        Refusal::DeclarationOnOrdinaryDoc { .. } => "DeclarationOnOrdinaryDoc",
-        Refusal::DuplicateDeclaration { .. } => "DuplicateDeclaration",
-        Refusal::SidecarDelete { .. } => "SidecarDelete",
-        Refusal::SidecarSet { .. } => "SidecarSet",
-        Refusal::SidecarFields { .. } => "SidecarFields",
-        Refusal::SidecarWholeArray { .. } => "SidecarWholeArray",
-        Refusal::SidecarWrite { .. } => "SidecarWrite",
-        Refusal::NonEntry { .. } => "NonEntry",
-        Refusal::EntryWithoutEventId { .. } => "EntryWithoutEventId",
-        Refusal::RewriteUnknown { .. } => "RewriteUnknown",
-        Refusal::Undeclared { .. } => "Undeclared",
-        Refusal::EntrySeq { .. } => "EntrySeq",
-        Refusal::EntryOutcome { .. } => "EntryOutcome",
-        Refusal::EntryWithoutLink { .. } => "EntryWithoutLink",
-        Refusal::EntryForeignLink { .. } => "EntryForeignLink",
-        Refusal::AppendWithoutPrincipal { .. } => "AppendWithoutPrincipal",
-        Refusal::FiredAtEnvelope { .. } => "FiredAtEnvelope",
-        Refusal::DerivedWithoutFiredAt { .. } => "DerivedWithoutFiredAt",
-        Refusal::DerivedClientSeq { .. } => "DerivedClientSeq",
-        Refusal::UnmatchedDeclarations { .. } => "UnmatchedDeclarations",
-        other => panic!("schedules give no cause for {other:?}"),
-    }
-}
 
 /// The engine's and the model's state of every instance, on every branch, at every seq where one may differ from the next;
 /// and of what is answered from memory alone.
@@ -266,25 +131,6 @@ impl Tally {
         };
         *self.0.entry(word).or_default() += 1;
     }
-}
-
-fn open(location: StoreLocation, snapshots: SnapshotPolicy) -> Engine {
-    let options = EngineOptions {
-        durability: Durability::Normal,
-        serving: true,
-        snapshots,
-    };
-    let mut engine = Engine::open(location, options).unwrap();
-    let holder = schedule::submitters()
-        .pop()
-        .map(|who| Holder::from(who.session.as_str()))
-        .unwrap();
-    assert!(
-        engine
-            .acquire(&SPACE.into(), &holder, NOW_MS, LEASE_TTL_MS)
-            .unwrap()
-    );
-    engine
 }
 
 fn run(seed: u64, tally: &mut Tally) {

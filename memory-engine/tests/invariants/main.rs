@@ -3,27 +3,24 @@
 //! here is what they need of the engine.
 
 mod access_list;
+#[path = "../support/admission/mod.rs"]
+mod admission;
 mod atomicity;
 mod coherence;
 mod depth;
 mod foreign;
-#[path = "../support/model.rs"]
-mod model;
 mod replay;
 mod retirement;
-#[path = "../support/schedule.rs"]
-mod schedule;
 mod stacks;
 mod states;
 #[path = "../support/mod.rs"]
 mod support;
 
+use admission::run;
 use memory_engine::lease::{Clocks, LEASE_TTL_MS};
 use memory_engine::{Applied, ApplyCommit, Engine, EngineError, EngineOptions, Holder, LeaseHolder};
 use memory_wire::message::ClientCommit;
 use memory_wire::value::Value;
-use model::{Model, Verdict};
-use schedule::{Action, Entropy, Memory};
 use serde_json::json;
 use support::NOW_MS;
 
@@ -86,43 +83,4 @@ fn leased(engine: &mut Engine) -> LeaseHolder {
             .unwrap()
     );
     lease
-}
-
-/// A random schedule applied to an engine and the model; returns what was submitted with its verdict.
-fn run(
-    engine: &mut Engine,
-    seed: u64,
-    length: usize,
-) -> (Model, Vec<(model::Submitter, ClientCommit, Verdict)>) {
-    let mut model = Model::new();
-    let mut memory = Memory::default();
-    let mut submitted = Vec::new();
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    for _ in 0..length {
-        let bytes: Vec<u8> = (0..48)
-            .map(|_| {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                (state >> 24) as u8
-            })
-            .collect();
-        match memory.action(&mut Entropy::new(&bytes), &model) {
-            Action::Commit { who, commit } => {
-                let want = model.submit(&who, &commit);
-                let apply = ApplyCommit::authored(&who.session, who.principal.as_ref(), &commit, NOW_MS);
-                assert_eq!(Verdict::of(&engine.apply_commit(apply)), want);
-                submitted.push((who, commit, want));
-            }
-            Action::Fork { name, at } => {
-                engine.create_branch(&name, &"".into(), Some(at)).unwrap();
-                model.fork(name.as_str(), at.0);
-            }
-            Action::Close { name } => {
-                let _ = engine.delete_branch(&name);
-                model.close(name.as_str());
-            }
-        }
-    }
-    (model, submitted)
 }
