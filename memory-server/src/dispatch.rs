@@ -9,6 +9,7 @@ use memory_wire::message::{
 };
 use memory_wire::{Object, RequestId, Seq, Value, WireError};
 
+use crate::acl::{self, Capability};
 use crate::connection::{Connection, Negotiation, OpenSession};
 use crate::delivery::{Delivered, Loss};
 use crate::outbound::Refused;
@@ -199,6 +200,47 @@ async fn answer(
     };
     let result = work(&requester).await;
     respond(server, connection, &requester, result);
+}
+
+impl Server {
+    /// Session and capability checks of a read request (SRV-402, SRV-405).
+    pub(crate) async fn require_capability(
+        &self,
+        requester: &Requester,
+        needed: Capability,
+    ) -> Result<(), WireError> {
+        self.require_current(requester)?;
+        if !self.config().acl.mode.is_active() {
+            return Ok(());
+        }
+        let space = &requester.open.space;
+        let state = space
+            .access
+            .state(space)
+            .await
+            .map_err(|error| error.to_wire(space.server_seq()))?;
+        let principal = {
+            let registry = space.registry.lock();
+            let (_, session) = registry
+                .current(&requester.header.session_id, requester.open.incarnation)
+                .ok_or_else(|| WireError::session("Unknown session for space"))?;
+            // A delegated binding speaks for reads only (SRV-319).
+            match needed {
+                Capability::Read => session.reader().cloned(),
+                Capability::Write | Capability::Owner => session.principal.clone(),
+            }
+        };
+        acl::require(self, space.id(), &state, principal.as_ref(), needed)
+    }
+
+    /// The request's session is still the one it was sent for.
+    pub(crate) fn require_current(&self, requester: &Requester) -> Result<(), WireError> {
+        let registry = requester.open.space.registry.lock();
+        registry
+            .current(&requester.header.session_id, requester.open.incarnation)
+            .map(|_| ())
+            .ok_or_else(|| WireError::session("Unknown session for space"))
+    }
 }
 
 /// Sends a request's one answer, unless access was lost meanwhile (SRV-403).

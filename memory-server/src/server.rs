@@ -17,18 +17,14 @@ use memory_wire::error::SocketClose;
 use memory_wire::hash::tagged_hash;
 use memory_wire::link::Regime;
 use memory_wire::message::{ClientCommit, Operation, ReadCeiling};
-use memory_wire::{Did, LocalSeq, SessionId, SpaceId, WireError};
+use memory_wire::{Did, LocalSeq, SessionId, SpaceId};
 use rustc_hash::FxHashMap;
 use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use crate::acl::{self, Capability};
 use crate::config::{ServerConfig, Stores};
 use crate::connection::Connection;
-use crate::dispatch::Requester;
 use crate::error::ServerError;
-use crate::log_counts::LogCounts;
-use crate::metrics::Census;
 use crate::outbound::Closing;
 use crate::rates::{Metered, RateLimits, RateStats, TooFast};
 use crate::serving_plane::{AdmittedCommit, DemandReason, Observer};
@@ -433,46 +429,7 @@ impl Server {
         }
     }
 
-    // ---- checks of requests
-
-    /// Session and capability checks of a read request (SRV-402, SRV-405).
-    pub(crate) async fn require_capability(
-        &self,
-        requester: &Requester,
-        needed: Capability,
-    ) -> Result<(), WireError> {
-        self.require_current(requester)?;
-        if !self.config.acl.mode.is_active() {
-            return Ok(());
-        }
-        let space = &requester.open.space;
-        let state = space
-            .access
-            .state(space)
-            .await
-            .map_err(|error| error.to_wire(space.server_seq()))?;
-        let principal = {
-            let registry = space.registry.lock();
-            let (_, session) = registry
-                .current(&requester.header.session_id, requester.open.incarnation)
-                .ok_or_else(|| WireError::session("Unknown session for space"))?;
-            // A delegated binding speaks for reads only (SRV-319).
-            match needed {
-                Capability::Read => session.reader().cloned(),
-                Capability::Write | Capability::Owner => session.principal.clone(),
-            }
-        };
-        acl::require(self, space.id(), &state, principal.as_ref(), needed)
-    }
-
-    /// The request's session is still the one it was sent for.
-    pub(crate) fn require_current(&self, requester: &Requester) -> Result<(), WireError> {
-        let registry = requester.open.space.registry.lock();
-        registry
-            .current(&requester.header.session_id, requester.open.incarnation)
-            .map(|_| ())
-            .ok_or_else(|| WireError::session("Unknown session for space"))
-    }
+    // ---- commits
 
     /// Counts content-addressed documents whose content is not what their id says (SRV-1105).
     pub(crate) fn count_cid_mismatches(&self, space: &SpaceId, commit: &ClientCommit, applied: &Applied) {
@@ -534,64 +491,7 @@ impl Server {
         });
     }
 
-    // ---- reports
-
-    pub(crate) fn stats_report(&self) -> serde_json::Value {
-        let census = Census::take(self);
-        let mut report = json!({
-            "timestamp": self.config.clock.wall_ms(),
-            "serverStart": self.started_at,
-            "logCounts": self
-                .config
-                .log_counts
-                .as_ref()
-                .map_or_else(|| json!({ "total": 0 }), LogCounts::report),
-            "timingStats": self.statistics.timings(),
-            "slowQueries": self.statistics.slow_queries(),
-            "cidMismatches": self.statistics.cid_mismatches(),
-            "memory": {
-                "connections": census.connections,
-                "spaces": census.spaces,
-                "sessions": census.attached + census.detached,
-                "attachedSessions": census.attached,
-                "watches": census.watches,
-                "trackedDocuments": census.tracked,
-                "pushLagMs": u64::try_from(census.push_lag.as_millis()).unwrap_or(u64::MAX),
-                "outboundBytes": census.outbound_bytes,
-                "outboundPeakBytes": census.outbound_peak,
-                "walBytes": census.wal_bytes,
-                "storeBytes": census.store_bytes,
-                "errors": self.statistics.errors(),
-                "acl": self.statistics.acl(),
-                "work": self.statistics.work(),
-                "largestSessions": self.largest_sessions(),
-            },
-        });
-        if let Some(block) = self.serving_loop_block() {
-            report["servingLoop"] = block;
-        }
-        report
-    }
-
-    /// The sessions that track most (SRV-1205), by space: the route is open to everyone, and a session's id is its own.
-    fn largest_sessions(&self) -> serde_json::Value {
-        const SHOWN: usize = 10;
-        let mut sizes: Vec<(usize, String)> = Vec::new();
-        for space in self.open_spaces() {
-            let registry = space.registry.lock();
-            sizes.extend(
-                registry
-                    .iter()
-                    .map(|(_, session)| (session.tracked.len(), space.id().to_string())),
-            );
-        }
-        sizes.sort_by(|a, b| b.cmp(a));
-        sizes
-            .into_iter()
-            .take(SHOWN)
-            .map(|(tracked, space)| json!({ "space": space, "tracked": tracked }))
-            .collect()
-    }
+    // ---- sessions
 
     /// The bound a session declared at its open.
     pub(crate) fn declared_ceiling(&self, space: &SpaceId, session: &SessionId) -> Option<ReadCeiling> {

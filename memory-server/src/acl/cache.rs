@@ -91,11 +91,16 @@ impl AccessCache {
             return Ok(state);
         }
         let state = Arc::new(AccessState::read(space.id(), reader)?);
+        self.keep(generation, &state);
+        Ok(state)
+    }
+
+    /// Keeps what was read after `generation`, unless something has changed since or is about to.
+    fn keep(&self, generation: u64, state: &Arc<AccessState>) {
         let mut cached = self.0.lock();
         if cached.changing == 0 && cached.generation == generation {
-            cached.state = Some(Arc::clone(&state));
+            cached.state = Some(Arc::clone(state));
         }
-        Ok(state)
     }
 
     /// The state beside the turn. Whoever acts on it re-checks before answering (SRV-403, SRV-406).
@@ -130,5 +135,59 @@ impl AccessCache {
         let mut cached = self.0.lock();
         cached.generation += 1;
         cached.state = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a read finds cached after `meanwhile` happened between another read's beginning and its end.
+    fn cached_after(meanwhile: impl FnOnce(&AccessCache)) -> bool {
+        let cache = AccessCache::default();
+        let (_, generation) = cache.cached();
+        meanwhile(&cache);
+        let old = Arc::new(AccessState {
+            list: ListState::Missing,
+            empty: true,
+        });
+        cache.keep(generation, &old);
+        cache.cached().0.is_some()
+    }
+
+    #[test]
+    fn srv_801_what_was_read_before_a_change_is_not_kept_after_it() {
+        assert!(cached_after(|_| ()));
+        assert!(!cached_after(AccessCache::begin_change), "while it changes");
+        assert!(
+            !cached_after(|cache| {
+                cache.begin_change();
+                cache.end_change();
+            }),
+            "after it has changed"
+        );
+        assert!(
+            !cached_after(AccessCache::forget),
+            "after another process changed it"
+        );
+    }
+
+    #[test]
+    fn srv_801_nothing_is_kept_while_one_of_two_changes_is_under_way() {
+        let cache = AccessCache::default();
+        cache.begin_change();
+        cache.begin_change();
+        cache.end_change();
+        let (_, generation) = cache.cached();
+        let read = Arc::new(AccessState {
+            list: ListState::Missing,
+            empty: false,
+        });
+        cache.keep(generation, &read);
+        assert!(cache.cached().0.is_none(), "the second is not durable yet");
+        cache.end_change();
+        let (_, generation) = cache.cached();
+        cache.keep(generation, &read);
+        assert!(cache.cached().0.is_some());
     }
 }
