@@ -1,12 +1,13 @@
 //! ENG-1300: the engine against a naive re-implementation of admission, on random schedules of pipelined sessions and a
 //! serving loop. Every verdict has to be the same, every state at every seq has to be the fold of the accepted revisions,
 //! every accepted read has to be coherent (INV-1), and neither grouping, nor the snapshot policy, nor reopening may make
-//! a difference (INV-9).
+//! a difference (INV-9). What the engine finds by scanning is what the history says (`scans`).
 //!
 //! Runs the seeds `LONG_FROM .. LONG_FROM + LONG_COUNT`, after those of `corpus/differential.seeds`.
 
 #[path = "../support/admission/mod.rs"]
 mod admission;
+mod scans;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -46,6 +47,7 @@ fn compare(engine: &Engine, model: &Model, what: &str) {
 }
 
 fn compare_states(engine: &Reader, model: &Model, what: &str) {
+    scans::compare(engine, model, what);
     assert_eq!(engine.server_seq().unwrap().0, model.server_seq(), "{what}");
     for branch in &model.branches {
         let name = branch.name.as_str().into();

@@ -2,7 +2,7 @@
 //! looking at all of it. Slow and obvious on purpose. It shares the types of a commit with the product and no code: its
 //! documents, patches, keys, overlaps, stamps and watermarks are its own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use memory_wire::Scope;
 use memory_wire::message::{ClientCommit, Operation, Precondition};
@@ -54,6 +54,7 @@ pub(crate) struct Submission {
 /// One accepted commit.
 struct Commit {
     seq: u64,
+    branch: String,
     who: Submitter,
     local_seq: u64,
     original: Tree,
@@ -177,6 +178,18 @@ impl Model {
         self.commits.len()
     }
 
+    /// The accepted commits of a branch, in order, with what each wrote there.
+    pub(crate) fn commits_on(&self, branch: &str) -> Vec<(u64, &Submitter, BTreeSet<&Instance>)> {
+        let here = self.commits.iter().filter(|commit| commit.branch == branch);
+        let wrote = |seq| {
+            let instances = self.revisions.get(branch).into_iter().flatten();
+            let written = instances.filter(move |(_, all)| all.iter().any(|revision| revision.seq == seq));
+            written.map(|(instance, _)| instance).collect()
+        };
+        here.map(|commit| (commit.seq, &commit.who, wrote(commit.seq)))
+            .collect()
+    }
+
     /// True when exactly this commit was accepted.
     pub(crate) fn has_accepted(&self, submission: &Submission) -> bool {
         let stored = self.committed(&submission.who, submission.commit.local_seq.0);
@@ -296,6 +309,7 @@ impl Model {
         Ok((
             Commit {
                 seq,
+                branch: branch.to_owned(),
                 who: who.clone(),
                 local_seq,
                 original,
