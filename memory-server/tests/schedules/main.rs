@@ -42,7 +42,7 @@ const SCENARIOS: &[(&str, fn())] = &[
 
 #[test]
 fn interleavings_keep_every_promise() {
-    seeds::run("schedules", 12, |seed| {
+    seeds::run("schedules", 2 * SCENARIOS.len() as u64, |seed| {
         let (name, scenario) = SCENARIOS[seed as usize % SCENARIOS.len()];
         let by_priority = seed as usize / SCENARIOS.len() % 2 == 1;
         eprintln!(
