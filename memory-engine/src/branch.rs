@@ -70,10 +70,22 @@ impl Reader {
         let mut statement = self
             .conn
             .prepare_cached(&format!("SELECT {COLUMNS} FROM branch WHERE name = ?1"))?;
-        statement
+        let found = statement
             .query_row([name.as_str()], |row| Ok(state(row)))
             .optional()?
-            .transpose()
+            .transpose()?;
+        Ok(found.map(|stored| self.as_of_now(stored)))
+    }
+
+    /// A branch as the open transaction's commits leave it.
+    fn as_of_now(&self, stored: BranchState) -> BranchState {
+        match self.uncommitted_head_seq(&stored.name) {
+            Some(seq) => BranchState {
+                head_seq: stored.head_seq.max(seq),
+                ..stored
+            },
+            None => stored,
+        }
     }
 
     /// The branch.
@@ -96,7 +108,7 @@ impl Reader {
         let mut rows = statement.query([])?;
         let mut branches = Vec::new();
         while let Some(row) = rows.next()? {
-            branches.push(state(row)?);
+            branches.push(self.as_of_now(state(row)?));
         }
         Ok(branches)
     }
@@ -146,6 +158,16 @@ impl Reader {
 }
 
 impl Engine {
+    /// Step 18, once for all commits of the open transaction: their branches stand at the newest of them.
+    pub(crate) fn move_branches(&self, head_seqs: &[(BranchName, Seq)]) -> Result<(), EngineError> {
+        for (branch, seq) in head_seqs {
+            self.conn
+                .prepare_cached("UPDATE branch SET head_seq = MAX(head_seq, ?2) WHERE name = ?1")?
+                .execute(params![branch.as_str(), column::sql(*seq)])?;
+        }
+        Ok(())
+    }
+
     /// Forks `parent` at `fork_seq` (by default its head). The default branch and an existing name, even a deleted one,
     /// are answered as they are, unchanged (ENG-910).
     ///

@@ -11,9 +11,10 @@ use memory_wire::ids::{BranchName, EntityId, Seq};
 use memory_wire::patch::PatchOp;
 use memory_wire::{ScopeKey, Value};
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::heads::{Head, HeadKey, Heads};
+use crate::sessions::Sessions;
 use crate::undo::Undo;
 
 /// One revision: the address of everything remembered here.
@@ -76,6 +77,7 @@ pub struct StoreCounters {
 #[derive(Debug)]
 pub(crate) struct StoreCache {
     pub(crate) heads: Heads,
+    pub(crate) sessions: Sessions,
     pub(crate) statements: Arc<AtomicU64>,
     transactions: AtomicU64,
     hot_reads: AtomicU64,
@@ -89,6 +91,7 @@ impl StoreCache {
     pub(crate) fn new() -> Arc<StoreCache> {
         Arc::new(StoreCache {
             heads: Heads::new(),
+            sessions: Sessions::default(),
             statements: Arc::default(),
             transactions: AtomicU64::new(0),
             hot_reads: AtomicU64::new(0),
@@ -119,9 +122,16 @@ impl StoreCache {
         }
     }
 
+    /// Gives back what is remembered of a store that rests at `seq`: it stays open, so what others write will be noticed.
+    pub(crate) fn give_back(&self, seq: Seq) {
+        self.forget_all();
+        self.heads.forget(Some(seq));
+    }
+
     /// Gives back what is remembered: the store is closed, and may be written by others before it is opened again.
     pub(crate) fn forget_all(&self) {
         self.heads.forget(None);
+        self.sessions.forget();
         self.documents.lock().clear();
         self.patches.lock().clear();
         self.classes.lock().clear();
@@ -195,8 +205,19 @@ pub(crate) struct Layer {
     pub(crate) seq: Option<Seq>,
     /// Heads were removed without a commit.
     pub(crate) removed: bool,
+    /// Instances that snapshots were taken of.
+    pub(crate) snapshots: FxHashSet<HeadKey>,
     /// How to take it back.
     pub(crate) undo: Undo,
+}
+
+/// What the commits of a transaction leave to be done before it ends, once for all of them.
+#[derive(Debug, Default)]
+pub(crate) struct Remainder {
+    /// Branches with their newest commit.
+    pub(crate) head_seqs: Vec<(BranchName, Seq)>,
+    /// Instances that may have more snapshots than are kept.
+    pub(crate) snapshots: Vec<HeadKey>,
 }
 
 impl Layer {
@@ -205,6 +226,7 @@ impl Layer {
         self.heads.extend(above.heads);
         self.seq = above.seq.or(self.seq);
         self.removed |= above.removed;
+        self.snapshots.extend(above.snapshots);
         self.undo.absorb(above.undo);
     }
 }
@@ -272,6 +294,32 @@ impl Uncommitted {
     /// The newest commit of this transaction.
     pub(crate) fn seq(&self) -> Option<Seq> {
         self.layers.iter().rev().find_map(|layer| layer.seq)
+    }
+
+    /// The newest commit of this transaction on `branch`.
+    pub(crate) fn head_seq(&self, branch: &BranchName) -> Option<Seq> {
+        self.commits_newest_first()
+            .find(|(_, of)| of == branch)
+            .map(|&(seq, _)| seq)
+    }
+
+    fn commits_newest_first(&self) -> impl Iterator<Item = &(Seq, BranchName)> {
+        self.layers
+            .iter()
+            .rev()
+            .flat_map(|layer| layer.undo.commits.iter().rev())
+    }
+
+    pub(crate) fn remainder(&self) -> Remainder {
+        let mut remainder = Remainder::default();
+        for (seq, branch) in self.commits_newest_first() {
+            if remainder.head_seqs.iter().all(|(of, _)| of != branch) {
+                remainder.head_seqs.push((branch.clone(), *seq));
+            }
+        }
+        let snapshots = self.layers.iter().flat_map(|layer| &layer.snapshots);
+        remainder.snapshots = snapshots.cloned().collect();
+        remainder
     }
 
     /// The innermost layer; there is one while a transaction is open.

@@ -9,10 +9,10 @@ use std::time::Duration;
 use memory_wire::ids::Seq;
 use rusqlite::Connection;
 
-use crate::document_cache::StoreCache;
+use crate::document_cache::{Remainder, StoreCache};
 use crate::error::EngineError;
 use crate::feed::FeedRecord;
-use crate::open::{BUSY_TIMEOUT, Durability, open_reader, open_writer};
+use crate::open::{BUSY_TIMEOUT, Durability, map_file, open_reader, open_writer};
 use crate::reader::Reader;
 use crate::snapshot::SnapshotPolicy;
 use crate::store_path::StoreLocation;
@@ -42,6 +42,7 @@ pub struct Engine {
     known_seq: Seq,
     foreign: Vec<FeedRecord>,
     poll: Option<Poll>,
+    resting: bool,
 }
 
 /// Which transaction is open on the connection.
@@ -103,6 +104,7 @@ impl Engine {
             known_seq: Seq(0),
             foreign: Vec::new(),
             poll: None,
+            resting: false,
         };
         engine.known_seq = engine.server_seq()?;
         engine.cache.heads.forget(Some(engine.known_seq));
@@ -309,6 +311,39 @@ impl Engine {
         Ok(busy? == 0)
     }
 
+    /// Gives back the pages that SQLite keeps of the store. Whatever comes next reads them again.
+    pub(crate) fn release_pages(&self) -> Result<(), EngineError> {
+        Ok(self.conn.release_memory()?)
+    }
+
+    /// Gives back all that only makes work quick, since there is none: pages, prepared statements, the mapped file, and
+    /// what is remembered. The store stays open, with all that is known of its seqs. To be called outside any transaction;
+    /// [`Engine::resume`] undoes it.
+    pub(crate) fn rest(&mut self) -> Result<(), EngineError> {
+        if self.location == StoreLocation::Memory || self.resting {
+            return Ok(());
+        }
+        self.resting = true;
+        self.cache.give_back(self.known_seq);
+        self.conn.flush_prepared_statement_cache();
+        self.conn.execute_batch("PRAGMA mmap_size = 0")?;
+        self.release_pages()
+    }
+
+    /// Whether the store rests.
+    pub(crate) fn is_resting(&self) -> bool {
+        self.resting
+    }
+
+    /// There is work again.
+    pub(crate) fn resume(&mut self) -> Result<(), EngineError> {
+        if self.resting {
+            map_file(&self.conn)?;
+            self.resting = false;
+        }
+        Ok(())
+    }
+
     fn note_foreign(&mut self, durable: Seq) -> Result<(), EngineError> {
         if durable > self.known_seq {
             let records = self.reader.all_commits_since(self.known_seq)?;
@@ -316,8 +351,19 @@ impl Engine {
             self.foreign.extend(records);
             self.known_seq = durable;
             self.cache.heads.forget(Some(durable));
+            self.cache.sessions.forget();
         }
         Ok(())
+    }
+
+    /// Does what was left to the end of the transaction and makes it durable. Returns the store's seq.
+    fn finish(&self) -> Result<Seq, EngineError> {
+        let Remainder { head_seqs, snapshots } = self.reader.remainder();
+        self.move_branches(&head_seqs)?;
+        self.prune_snapshots(&snapshots)?;
+        let seq = self.server_seq()?;
+        self.conn.execute_batch("COMMIT")?;
+        Ok(seq)
     }
 
     fn settle(&mut self, level: Level, keep: bool) -> Result<(), EngineError> {
@@ -362,10 +408,7 @@ impl Engine {
                 let committed = if let Some(undone) = self.undone.take() {
                     if keep { Err(undone) } else { Ok(None) }
                 } else if keep {
-                    self.server_seq().and_then(|seq| {
-                        self.conn.execute_batch("COMMIT")?;
-                        Ok(Some(seq))
-                    })
+                    self.finish().map(Some)
                 } else {
                     Ok(None)
                 };

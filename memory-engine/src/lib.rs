@@ -50,6 +50,7 @@ mod reader;
 mod refusal;
 mod retirement;
 mod schema;
+mod sessions;
 mod snapshot;
 pub mod sqlite_builtin;
 mod store_file;
@@ -60,7 +61,7 @@ mod undo;
 mod wave;
 
 pub use actor::{ActorOptions, EngineHandle, LogCounters};
-pub use admission::{Applied, ApplyCommit, SqliteOperations, parse_annotation_key};
+pub use admission::{Applied, ApplyCommit, CommitTexts, SqliteOperations, parse_annotation_key};
 pub use branch::{BranchState, BranchStatus};
 pub use column::RevisionOp;
 pub use document_cache::{CacheCounters, StoreCounters};

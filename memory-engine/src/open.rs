@@ -28,7 +28,7 @@ pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_millis(5_000);
 const PREPARED_STATEMENTS: usize = 128;
 
 /// Pages of the log after which a commit moves them into the file: 64 MiB.
-const LOG_PAGES: u32 = 2_000;
+pub(crate) const LOG_PAGES: u32 = 2_000;
 
 /// Opens the read-write connection of a store and brings the file up to date. Also says whether commits must reference
 /// stored invocations (ENG-128). A file that is not a store is refused before anything is written.
@@ -93,8 +93,7 @@ fn bring_up(conn: Connection, durability: Durability) -> Result<(Connection, boo
     conn.pragma_update(None, "synchronous", synchronous)?;
     conn.pragma_update(None, "cache_size", -64_000)?;
     conn.pragma_update(None, "temp_store", "MEMORY")?;
-    // A store in memory answers this one with no row at all.
-    conn.execute_batch("PRAGMA mmap_size = 268435456")?;
+    map_file(&conn)?;
     conn.pragma_update(None, "foreign_keys", true)?;
     // Pages of a large space lie apart; the longer the log, the more often a page is written before it is moved.
     conn.pragma_update_and_check(None, "wal_autocheckpoint", LOG_PAGES, |_| Ok(()))?;
@@ -109,6 +108,12 @@ fn bring_up(conn: Connection, durability: Durability) -> Result<(Connection, boo
     migration::migrate(&conn)?;
     let legacy_refs = migration::legacy_refs_required(&conn)?;
     Ok((conn, legacy_refs))
+}
+
+/// Has pages read where the file is mapped into memory, up to 256 MiB of it.
+pub(crate) fn map_file(conn: &Connection) -> rusqlite::Result<()> {
+    // A store in memory answers this one with no row at all.
+    conn.execute_batch("PRAGMA mmap_size = 268435456")
 }
 
 /// Prepares each statement once (ENG-207). Without the planner's stability guarantee SQLite plans a statement anew
@@ -129,7 +134,7 @@ pub(crate) fn open_reader(path: &Path) -> Result<Connection, EngineError> {
         conn.busy_timeout(BUSY_TIMEOUT)?;
         conn.pragma_update(None, "cache_size", -16_000)?;
         conn.pragma_update(None, "temp_store", "MEMORY")?;
-        conn.execute_batch("PRAGMA mmap_size = 268435456")?;
+        map_file(&conn)?;
         keep_statements(&conn)?;
         Ok(conn)
     };

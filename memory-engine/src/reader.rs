@@ -10,11 +10,10 @@ use memory_wire::ids::{BranchName, Seq};
 use rusqlite::Connection;
 
 use crate::connection::StoreConnection;
-use crate::document_cache::{Layer, RevisionKey, State, StoreCache, StoreCounters, Uncommitted};
+use crate::document_cache::{Layer, Remainder, RevisionKey, State, StoreCache, StoreCounters, Uncommitted};
 use crate::error::EngineError;
 use crate::heads::{Era, Head, HeadKey};
 use crate::open::{open_alone, open_reader};
-use crate::undo::Pruned;
 
 /// Read access to one space's store.
 #[derive(Debug)]
@@ -191,12 +190,29 @@ impl Reader {
         }
     }
 
-    /// Notes that a commit changed `rows` rows, and which snapshots it deleted among them.
-    pub(crate) fn note_changes(&self, rows: usize, pruned: Vec<Pruned>) {
+    /// Notes that a commit changed `rows` rows.
+    pub(crate) fn note_changes(&self, rows: usize) {
         if let Some(layer) = self.uncommitted.borrow_mut().top() {
             layer.undo.changes += rows as u64;
-            layer.undo.pruned.extend(pruned);
         }
+    }
+
+    /// Notes that a commit took a snapshot of an instance, of which older ones may have to go.
+    pub(crate) fn note_snapshot(&self, key: HeadKey) {
+        if let Some(layer) = self.uncommitted.borrow_mut().top() {
+            layer.snapshots.insert(key);
+        }
+    }
+
+    /// Where the open transaction's commits leave `branch`, if it has any on it. Its row says so only in the end.
+    pub(crate) fn uncommitted_head_seq(&self, branch: &BranchName) -> Option<Seq> {
+        self.durable.get()?;
+        self.uncommitted.borrow().head_seq(branch)
+    }
+
+    /// What the open transaction's commits leave to be done once for all of them.
+    pub(crate) fn remainder(&self) -> Remainder {
+        self.uncommitted.borrow().remainder()
     }
 
     /// Notes the newest revision of an instance that the open transaction wrote.

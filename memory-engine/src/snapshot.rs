@@ -17,7 +17,6 @@ use crate::error::{EngineError, StoredDataError};
 use crate::heads::{Head, HeadKey};
 use crate::read::{FoundRevision, found, revision_key};
 use crate::reader::Reader;
-use crate::undo::Pruned;
 
 /// When snapshots are taken (ENG-380).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -335,7 +334,7 @@ impl Engine {
         if let (Ok(Some(document)), RevisionOp::Patch) = (&standing.state, standing.last)
             && let SnapshotPolicy {
                 interval: Some(interval),
-                retention,
+                ..
             } = self.options().snapshots
         {
             let patches = match gathered {
@@ -343,7 +342,7 @@ impl Engine {
                 None => *gathered.insert(self.patches_since_base(instance, branch, seq)?),
             };
             if patches >= interval.get() {
-                self.take_snapshot(instance, branch, seq, document, retention)?;
+                self.take_snapshot(instance, branch, seq, document)?;
                 gathered = Some(0);
             }
         }
@@ -367,7 +366,6 @@ impl Engine {
         branch: &BranchName,
         at: Seq,
         document: &Value,
-        retention: Option<NonZeroU32>,
     ) -> Result<(), EngineError> {
         let value = memory_wire::codec::encode(document)?;
         let address = (branch.as_str(), instance.id.as_str(), instance.scope_key.as_str());
@@ -377,28 +375,34 @@ impl Engine {
                 "INSERT OR REPLACE INTO snapshot (branch, id, scope_key, seq, value) VALUES (?1, ?2, ?3, ?4, ?5)",
             )?
             .execute(params![address.0, address.1, address.2, column::sql(at), value])?;
-        self.note_changes(inserted, Vec::new());
-        let mut pruned = Vec::new();
-        if let Some(retention) = retention {
-            let mut statement = self.conn.prepare_cached(
-                "DELETE FROM snapshot WHERE branch = ?1 AND id = ?2 AND scope_key = ?3 AND seq NOT IN \
-                 (SELECT seq FROM snapshot WHERE branch = ?1 AND id = ?2 AND scope_key = ?3 ORDER BY seq DESC LIMIT ?4) \
-                 RETURNING seq, value",
-            )?;
-            let mut rows = statement.query(params![address.0, address.1, address.2, retention.get()])?;
-            while let Some(row) = rows.next()? {
-                let key = HeadKey {
-                    branch: branch.clone(),
-                    instance: instance.clone(),
-                };
-                pruned.push(Pruned {
-                    key,
-                    seq: column::seq(row, 0)?,
-                    value: column::text(row, 1)?.to_owned(),
-                });
-            }
+        self.note_changes(inserted);
+        self.note_snapshot(HeadKey {
+            branch: branch.clone(),
+            instance: instance.clone(),
+        });
+        Ok(())
+    }
+
+    /// ENG-380, once for all commits of the open transaction: of each instance the newest snapshots stay.
+    pub(crate) fn prune_snapshots(&self, of: &[HeadKey]) -> Result<(), EngineError> {
+        let Some(retention) = self.options().snapshots.retention else {
+            return Ok(());
+        };
+        for HeadKey { branch, instance } in of {
+            // Nothing is less than the last one kept when there are not so many.
+            self.conn
+                .prepare_cached(
+                    "DELETE FROM snapshot WHERE branch = ?1 AND id = ?2 AND scope_key = ?3 AND seq < \
+                     (SELECT seq FROM snapshot WHERE branch = ?1 AND id = ?2 AND scope_key = ?3 \
+                     ORDER BY seq DESC LIMIT 1 OFFSET ?4)",
+                )?
+                .execute(params![
+                    branch.as_str(),
+                    instance.id.as_str(),
+                    instance.scope_key.as_str(),
+                    retention.get() - 1
+                ])?;
         }
-        self.note_changes(pruned.len(), pruned);
         Ok(())
     }
 

@@ -10,31 +10,19 @@ use crate::column;
 use crate::document_cache::Layer;
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::heads::HeadKey;
 
 /// What the writes of commits were, as far as heads and states do not tell.
 #[derive(Debug, Default)]
 pub(crate) struct Undo {
     /// Commits written, with their branches.
     pub(crate) commits: Vec<(Seq, BranchName)>,
-    /// Snapshots that had to go.
-    pub(crate) pruned: Vec<Pruned>,
     /// Rows changed by all that.
     pub(crate) changes: u64,
-}
-
-/// A snapshot that was deleted.
-#[derive(Debug)]
-pub(crate) struct Pruned {
-    pub(crate) key: HeadKey,
-    pub(crate) seq: Seq,
-    pub(crate) value: String,
 }
 
 impl Undo {
     pub(crate) fn absorb(&mut self, later: Undo) {
         self.commits.extend(later.commits);
-        self.pruned.extend(later.pruned);
         self.changes += later.changes;
     }
 }
@@ -81,28 +69,6 @@ impl Engine {
                      WHERE branch = ?1 AND id = ?2 AND scope_key = ?3 ORDER BY seq DESC, op_index DESC LIMIT 1",
                 )?
                 .execute(address)?;
-        }
-        for Pruned { key, seq, value } in &member.undo.pruned {
-            self.conn
-                .prepare_cached(
-                    "INSERT OR REPLACE INTO snapshot (branch, id, scope_key, seq, value) VALUES (?1, ?2, ?3, ?4, ?5)",
-                )?
-                .execute(params![
-                    key.branch.as_str(),
-                    key.instance.id.as_str(),
-                    key.instance.scope_key.as_str(),
-                    column::sql(*seq),
-                    value
-                ])?;
-        }
-        for (_, branch) in &member.undo.commits {
-            // A branch stands at its newest commit, or where it was forked.
-            self.conn
-                .prepare_cached(
-                    "UPDATE branch SET head_seq = MAX(created_seq, COALESCE((SELECT MAX(seq) FROM \"commit\" \
-                     WHERE branch = ?1), 0)) WHERE name = ?1",
-                )?
-                .execute([branch.as_str()])?;
         }
         Ok(())
     }

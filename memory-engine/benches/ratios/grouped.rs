@@ -3,16 +3,16 @@
 
 use std::sync::{Arc, Barrier};
 
-use memory_engine::{ActorOptions, EngineHandle, EngineOptions, StoreLocation};
+use memory_engine::{ActorOptions, CommitTexts, EngineHandle, EngineOptions, StoreLocation};
 
 use crate::floor::{Floor, Rows};
 use crate::workload::Client;
 use crate::{DURABILITIES, Pairs, directory, measured};
 
 const WRITERS: usize = 64;
-const TURNS: usize = 30;
+const TURNS: usize = 10;
 /// Commits of each writer in a turn.
-const EACH: usize = 8;
+const EACH: usize = 24;
 
 pub(crate) fn run() {
     for (durability, word) in DURABILITIES {
@@ -44,9 +44,11 @@ pub(crate) fn run() {
                             } else {
                                 client.edit(n, memory_wire::ids::Seq(1 << 52))
                             };
-                            let session = Client::new(n);
-                            let reply = handle
-                                .write(move |engine| session.apply(engine, &commit).map(|done| done.seq));
+                            let (session, texts) = (Client::new(n), CommitTexts::of(&commit));
+                            let reply = handle.write(move |engine| {
+                                let done = session.apply_prepared(engine, &commit, &texts);
+                                done.map(|done| done.seq)
+                            });
                             reply.wait().expect("a group").expect("an honest commit");
                         }
                         gates.1.wait();

@@ -18,6 +18,10 @@ use std::time::{Duration, Instant};
 
 use memory_engine::Durability;
 
+/// That of the server program, for both sides; SQLite itself uses the C library's.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Both settings, with the word that names them.
 const DURABILITIES: [(Durability, &str); 2] = [(Durability::Normal, "normal"), (Durability::Full, "full")];
 

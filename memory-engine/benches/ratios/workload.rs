@@ -1,7 +1,7 @@
 //! The commits that are measured: a session edits documents of the size applications have, one patch and one read a
 //! commit, now and then a whole document.
 
-use memory_engine::{Applied, ApplyCommit, Engine, EngineError};
+use memory_engine::{Applied, ApplyCommit, CommitTexts, Engine, EngineError};
 use memory_wire::ids::{Did, LocalSeq, Seq, SessionId};
 use memory_wire::message::{ClientCommit, CommitParts, ConfirmedRead, Operation, Reads};
 use memory_wire::patch::PatchOp;
@@ -88,6 +88,19 @@ impl Client {
             },
             reads,
         )
+    }
+
+    /// As [`Client::apply`], with the texts worked out before.
+    pub(crate) fn apply_prepared(
+        &self,
+        engine: &mut Engine,
+        commit: &ClientCommit,
+        texts: &CommitTexts,
+    ) -> Result<Applied, EngineError> {
+        engine.apply_commit(ApplyCommit {
+            texts: Some(texts),
+            ..ApplyCommit::authored(&self.session, Some(&self.principal), commit, NOW_MS)
+        })
     }
 
     pub(crate) fn apply(&self, engine: &mut Engine, commit: &ClientCommit) -> Result<Applied, EngineError> {

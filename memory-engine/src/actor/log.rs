@@ -61,6 +61,13 @@ impl Log {
     }
 }
 
+/// The length at which an empty log is to be emptied again. Beyond the one at which SQLite starts the log over by itself as
+/// long as no reader keeps it from that ([`crate::open::LOG_PAGES`]): a log that is overwritten keeps its room on the disk,
+/// where one that is cut off has to be given it anew with every page.
+fn due(limit: u64) -> u64 {
+    limit / 4 * 3
+}
+
 /// The writer's part.
 pub(super) struct LogKeeper {
     path: Option<PathBuf>,
@@ -79,7 +86,7 @@ impl LogKeeper {
         LogKeeper {
             path,
             limit,
-            due: limit / 2,
+            due: due(limit),
             log,
         }
     }
@@ -120,7 +127,7 @@ impl LogKeeper {
         }
         let emptied = engine.checkpoint(patience)?;
         if emptied {
-            self.due = self.limit / 2;
+            self.due = due(self.limit);
             self.log.emptied.fetch_add(1, Ordering::Relaxed);
         } else {
             self.log.pinned.fetch_add(1, Ordering::Relaxed);

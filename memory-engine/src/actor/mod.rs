@@ -8,6 +8,7 @@ mod queue;
 mod readers;
 mod reply;
 mod residency;
+mod resting;
 mod writer;
 
 use std::sync::Arc;
@@ -29,6 +30,7 @@ pub use log::LogCounters;
 use queue::{Job, Queue};
 use readers::ReaderPool;
 pub use reply::Reply;
+use reply::Wakes;
 use writer::Writer;
 
 /// How the threads of a space behave.
@@ -46,7 +48,7 @@ pub struct ActorOptions {
     /// Store files that may stay open in this process without work. Beyond that, idle ones close at once, and twice as many
     /// are opened only if all of them are in use.
     pub crowd: usize,
-    /// Bytes that the write-ahead log may grow to. From half of it on the writer tries to empty it; beyond it, reads that
+    /// Bytes that the write-ahead log may grow to. From three quarters of it on the writer tries to empty it; beyond it, reads that
     /// still use it are ended with [`EngineError::ReadOvertaken`].
     pub log_limit: u64,
 }
@@ -119,9 +121,9 @@ impl EngineHandle {
     /// commits with SQLite-builtin operations: those take [`EngineHandle::turn`].
     pub fn write<R: Send + 'static>(&self, work: impl FnOnce(&mut Engine) -> R + Send + 'static) -> Reply<R> {
         let (reply, complete) = Reply::new();
-        self.0
-            .queue
-            .push(Job::grouped(work, move |_, result| complete.complete(result)));
+        self.0.queue.push(Job::grouped(work, move |_, result, wakes| {
+            complete.complete_among(result, wakes)
+        }));
         reply
     }
 
@@ -134,7 +136,7 @@ impl EngineHandle {
         work: impl FnOnce(&mut Engine) -> R + Send + 'static,
         publish: impl FnOnce(&mut Engine, Result<R, EngineError>) + Send + 'static,
     ) {
-        let publish = move |engine: Option<&mut Engine>, result| match engine {
+        let publish = move |engine: Option<&mut Engine>, result, _: &mut Wakes| match engine {
             Some(engine) => publish(engine, result),
             None => drop(publish),
         };
@@ -241,6 +243,6 @@ impl EngineHandle {
     /// Whether nothing of this space runs: no thread, and (unless the store is in memory) no open file. The next job starts
     /// what it needs.
     pub fn is_resting(&self) -> bool {
-        self.0.queue.is_parked() && self.0.readers.is_empty()
+        self.0.queue.is_closed() && self.0.readers.is_empty()
     }
 }

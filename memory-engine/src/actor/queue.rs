@@ -4,13 +4,15 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::reply::Wakes;
 use super::writer::Writer;
 use super::{ForeignListener, Log};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::store_path::StoreLocation;
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex, TIME_PASSES};
 
 /// Work between transactions.
 pub(super) type Turn = Box<dyn FnOnce(Option<&mut Engine>, Option<EngineError>) + Send>;
@@ -29,8 +31,9 @@ pub(super) enum Job {
 pub(super) trait GroupedJob: Send {
     /// Runs the first half as a member of the open group.
     fn run(&mut self, engine: &mut Engine);
-    /// Runs the second half. `lost` says that the group never became durable, or never began.
-    fn publish(self: Box<Self>, engine: Option<&mut Engine>, lost: Option<EngineError>);
+    /// Runs the second half. `lost` says that the group never became durable, or never began. Whoever waits for the result
+    /// may be left to `wakes`.
+    fn publish(self: Box<Self>, engine: Option<&mut Engine>, lost: Option<EngineError>, wakes: &mut Wakes);
 }
 
 struct Write<W, R, P> {
@@ -43,7 +46,7 @@ impl<W, R, P> GroupedJob for Write<W, R, P>
 where
     W: FnOnce(&mut Engine) -> R + Send,
     R: Send,
-    P: FnOnce(Option<&mut Engine>, Result<R, EngineError>) + Send,
+    P: FnOnce(Option<&mut Engine>, Result<R, EngineError>, &mut Wakes) + Send,
 {
     fn run(&mut self, engine: &mut Engine) {
         if let Some(work) = self.work.take() {
@@ -51,13 +54,13 @@ where
         }
     }
 
-    fn publish(self: Box<Self>, engine: Option<&mut Engine>, lost: Option<EngineError>) {
+    fn publish(self: Box<Self>, engine: Option<&mut Engine>, lost: Option<EngineError>, wakes: &mut Wakes) {
         let Write { result, publish, .. } = *self;
         let result = match lost {
             Some(error) => Err(error),
             None => result.unwrap_or(Err(EngineError::Closed)),
         };
-        if let Err(error) = unwinding(|| publish(engine, result)) {
+        if let Err(error) = unwinding(|| publish(engine, result, wakes)) {
             tracing::error!(%error, "publishing a write panicked");
         }
     }
@@ -66,7 +69,7 @@ where
 impl Job {
     pub(super) fn grouped<R: Send + 'static>(
         work: impl FnOnce(&mut Engine) -> R + Send + 'static,
-        publish: impl FnOnce(Option<&mut Engine>, Result<R, EngineError>) + Send + 'static,
+        publish: impl FnOnce(Option<&mut Engine>, Result<R, EngineError>, &mut Wakes) + Send + 'static,
     ) -> Job {
         Job::Grouped(Box::new(Write {
             work: Some(work),
@@ -117,6 +120,12 @@ pub(super) struct Queue {
 
 struct Inner {
     jobs: VecDeque<Job>,
+    /// Members of the last group, if nothing else ran since.
+    last_group: usize,
+    /// How many write at once, as far as was seen lately.
+    writers: usize,
+    /// Jobs that the writer is to be woken for.
+    wanted: usize,
     /// The writer, while no thread runs it.
     parked: Option<Box<Writer>>,
     /// No handle is left: run what is queued, then end.
@@ -127,6 +136,17 @@ struct Inner {
     /// Why the store could not be opened when it last was to be.
     failure: Option<EngineError>,
     watching: bool,
+}
+
+/// How long the writer waits for those that it has just answered, who as a rule have more to write: groups would else get
+/// ever smaller, each of the few that were quickest, and a group costs a good deal by itself.
+const RETURN: Duration = Duration::from_micros(200);
+
+impl Inner {
+    /// Whether nothing waits but writes that share a transaction.
+    fn is_calm(&self) -> bool {
+        !self.closing && self.jobs.iter().all(|job| matches!(job, Job::Grouped(_)))
+    }
 }
 
 /// What the writer finds when it asks for work.
@@ -148,6 +168,9 @@ impl Queue {
             log: writer.log().clone(),
             inner: Mutex::new(Inner {
                 jobs: VecDeque::new(),
+                last_group: 0,
+                writers: 0,
+                wanted: 1,
                 parked: Some(Box::new(writer)),
                 closing: false,
                 ended: false,
@@ -183,9 +206,12 @@ impl Queue {
             drop(inner);
             return drop(job);
         }
+        let urgent = !matches!(job, Job::Grouped(_));
         inner.jobs.push_back(job);
         let unanswered = self.start(&mut inner);
-        self.arrived.notify_one();
+        if urgent || inner.jobs.len() >= inner.wanted {
+            self.arrived.notify_one();
+        }
         drop(inner);
         drop(unanswered);
     }
@@ -245,8 +271,18 @@ impl Queue {
     }
 
     /// The next work, waiting at most `patience` for it.
-    pub(super) fn next(&self, patience: std::time::Duration, max_group: usize) -> Next {
+    pub(super) fn next(&self, patience: Duration, max_group: usize) -> Next {
         let mut inner = self.inner.lock();
+        if inner.last_group > 0 {
+            let seen = std::mem::take(&mut inner.last_group) + inner.jobs.len();
+            inner.writers = seen.max(inner.writers - inner.writers.div_ceil(8));
+            // Half of them, for the other half comes while those are written.
+            inner.wanted = inner.writers / 2;
+            if inner.jobs.len() < inner.wanted && inner.is_calm() && TIME_PASSES {
+                self.arrived.wait_for(&mut inner, RETURN);
+            }
+            inner.wanted = 1;
+        }
         if inner.jobs.is_empty() && !inner.closing {
             self.arrived.wait_for(&mut inner, patience);
         }
@@ -268,6 +304,7 @@ impl Queue {
                         None => break,
                     }
                 }
+                inner.last_group = group.len();
                 Next::Group(group)
             }
             Some(job) => Next::Single(job),
@@ -282,6 +319,33 @@ impl Queue {
         }
         inner.parked = Some(writer);
         None
+    }
+
+    /// Whether no thread runs the writer, and it has no file open.
+    pub(super) fn is_closed(&self) -> bool {
+        self.inner
+            .lock()
+            .parked
+            .as_ref()
+            .is_some_and(|writer| !writer.holds_file())
+    }
+
+    /// Closes the file of a parked writer.
+    pub(super) fn close_parked(self: &Arc<Self>) {
+        let Some(mut writer) = self.inner.lock().parked.take() else {
+            return;
+        };
+        writer.close();
+        let mut inner = self.inner.lock();
+        inner.parked = Some(writer);
+        // Whoever came meanwhile found nobody to start.
+        let unanswered = if inner.jobs.is_empty() && !inner.watching {
+            VecDeque::new()
+        } else {
+            self.start(&mut inner)
+        };
+        drop(inner);
+        drop(unanswered);
     }
 
     /// Remembers why the store cannot be opened, or that it can.

@@ -9,7 +9,7 @@ use super::ActorOptions;
 use super::queue::{Job, Queue};
 use super::reply::Reply;
 use super::residency::{SOON, is_crowded};
-use super::writer::STACK;
+use super::writer::{REST, STACK};
 use crate::error::EngineError;
 use crate::reader::Reader;
 use crate::store_path::StoreLocation;
@@ -131,16 +131,15 @@ impl ReaderPool {
             }
             inner.idle += 1;
             let crowded = is_crowded(self.options.crowd);
-            let waited = self
-                .arrived
-                .wait_for(&mut inner, self.options.idle_close.min(SOON));
+            let idle_close = self.options.idle_close.min(REST);
+            let waited = self.arrived.wait_for(&mut inner, idle_close.min(SOON));
             inner.idle -= 1;
             idle = if waited.timed_out() {
                 idle + SOON
             } else {
                 Duration::ZERO
             };
-            if (crowded || idle >= self.options.idle_close) && waited.timed_out() && inner.jobs.is_empty() {
+            if (crowded || idle >= idle_close) && waited.timed_out() && inner.jobs.is_empty() {
                 inner.threads -= 1;
                 return None;
             }

@@ -6,19 +6,24 @@ use std::time::Duration;
 
 use super::log::LogKeeper;
 use super::queue::{GroupedJob, Job, Next, Queue, unwinding};
+use super::reply::Wakes;
 use super::residency::{Resident, SOON, is_crowded};
-use super::{ActorOptions, Log};
+use super::{ActorOptions, Log, resting};
 use crate::document_cache::StoreCache;
 use crate::engine::{Engine, EngineOptions};
 use crate::error::EngineError;
 use crate::feed::FeedRecord;
 use crate::store_path::StoreLocation;
+use crate::sync::TIME_PASSES;
 
 /// Stack of the threads that touch documents: deep values recurse within the codec's limit (WIRE-312).
 pub(super) const STACK: usize = 16 << 20;
 
-/// How long the writer rests before the log is truncated.
-const REST: Duration = Duration::from_secs(2);
+/// How long the writer has been without work when it gives back the pages of the store.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// How long it has been without work when it truncates the log and gives back the rest.
+pub(super) const REST: Duration = Duration::from_secs(2);
 
 /// What the writer thread owns.
 pub(super) struct Writer {
@@ -37,7 +42,8 @@ pub(super) struct Writer {
 #[derive(Default)]
 struct Idle {
     waited: Duration,
-    checkpointed: bool,
+    paused: bool,
+    rested: bool,
 }
 
 impl Writer {
@@ -103,18 +109,29 @@ impl Writer {
                     if watching {
                         writer.poll_foreign(queue);
                     }
-                    if idle.waited >= REST && !idle.checkpointed {
-                        idle.checkpointed = true;
+                    if idle.waited >= PAUSE && !idle.paused {
+                        idle.paused = true;
+                        writer.pause();
+                    }
+                    if idle.waited >= REST && !idle.rested {
+                        idle.rested = true;
                         writer.rest();
                     }
-                    if idle.waited >= idle_close && !watching {
+                    let stays_open = idle.waited < idle_close;
+                    if (!stays_open || idle.rested && TIME_PASSES) && !watching {
                         // A store in memory lives only as long as its connection.
-                        if writer.location != StoreLocation::Memory {
+                        if !stays_open && writer.location != StoreLocation::Memory {
                             writer.close();
                         }
+                        let (holds_file, options) = (writer.holds_file(), writer.options);
                         match queue.park(writer) {
                             Some(back) => writer = back,
-                            None => return,
+                            None => {
+                                if holds_file {
+                                    resting::look_after(queue, idle.waited, options);
+                                }
+                                return;
+                            }
                         }
                     }
                 }
@@ -133,10 +150,17 @@ impl Writer {
             self.engine = Some(Engine::open_sharing(location, self.engine_options, cache)?);
             self.resident = resident;
         }
-        self.engine.as_mut().ok_or(EngineError::Closed)
+        let engine = self.engine.as_mut().ok_or(EngineError::Closed)?;
+        engine.resume()?;
+        Ok(engine)
     }
 
-    fn close(&mut self) {
+    /// Whether the store is open on a file.
+    pub(super) fn holds_file(&self) -> bool {
+        self.resident.is_some()
+    }
+
+    pub(super) fn close(&mut self) {
         self.engine = None;
         self.resident = None;
     }
@@ -157,10 +181,12 @@ impl Writer {
         self.tell(foreign, queue);
         let unopened = lost.as_ref().filter(|_| self.engine.is_none());
         queue.note_failure(unopened.map(EngineError::for_neighbour));
+        let mut wakes = Wakes::default();
         for job in jobs {
             let lost = lost.as_ref().map(EngineError::for_neighbour);
-            job.publish(self.engine.as_mut(), lost);
+            job.publish(self.engine.as_mut(), lost, &mut wakes);
         }
+        wakes.wake();
         self.tend_log();
     }
 
@@ -203,7 +229,12 @@ impl Writer {
     }
 
     fn poll_foreign(&mut self, queue: &Arc<Queue>) {
-        match self.engine().and_then(Engine::foreign_commits) {
+        // Looking needs nothing that a store at rest has given back.
+        let looked = match &mut self.engine {
+            Some(engine) if engine.is_resting() => engine.foreign_commits(),
+            Some(_) | None => self.engine().and_then(Engine::foreign_commits),
+        };
+        match looked {
             Ok(foreign) => self.tell(foreign, queue),
             Err(error) => tracing::warn!(%error, "looking for other processes' commits failed"),
         }
@@ -223,13 +254,22 @@ impl Writer {
         queue.restore_listener(listener);
     }
 
-    /// Empties the log once the writer has come to rest.
+    fn pause(&self) {
+        if let Some(Err(error)) = self.engine.as_ref().map(Engine::release_pages) {
+            tracing::debug!(%error, "the pages of a store could not be given back");
+        }
+    }
+
+    /// Empties the log once the writer has come to rest, and gives back what the store does not need for that.
     fn rest(&mut self) {
         if let Some(engine) = &mut self.engine {
             match self.keeper.empty(engine, Duration::ZERO) {
                 Ok(true) => {}
                 Ok(false) => tracing::debug!("a reader pins the log"),
                 Err(error) => tracing::warn!(%error, "the log could not be emptied"),
+            }
+            if let Err(error) = engine.rest() {
+                tracing::debug!(%error, "a store could not be brought to rest");
             }
         }
     }

@@ -16,7 +16,7 @@ const UNSUSPICIOUS: usize = codec::MAX_DEPTH / 2;
 
 impl Admission<'_, '_> {
     /// Makes sure that every document a patch of this commit may have deepened still has a text.
-    pub(super) fn check_depths(&self, written: &Written) -> Result<(), EngineError> {
+    pub(super) fn check_depths(&self, written: &Written<'_>) -> Result<(), EngineError> {
         for (index, operation) in self.apply.commit.operations.iter().enumerate() {
             if let Operation::Patch { patches, .. } = operation
                 && patches.iter().any(may_deepen)

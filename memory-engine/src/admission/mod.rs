@@ -9,8 +9,8 @@ mod operations;
 mod preconditions;
 pub(crate) mod references;
 mod replay;
+mod texts;
 
-use memory_wire::codec;
 use memory_wire::commit_meta::{CommitClass, Delegated, WriteAnnotation};
 use memory_wire::ids::{BranchName, Did, EventId, Seq, SessionId, SpaceId};
 use memory_wire::message::{ClientCommit, Operation, SqliteDb};
@@ -28,6 +28,7 @@ use crate::refusal::Refusal;
 pub use classes::parse_annotation_key;
 /// The verdict of an admitted commit: its seq and what was stored. A replay is answered from the store.
 pub use memory_wire::message::AppliedCommit as Applied;
+pub use texts::CommitTexts;
 
 /// Executes the SQLite operations of one commit, inside its transaction (ENG-353). Whoever attaches the databases
 /// implements it; a commit without SQLite operations needs none.
@@ -56,6 +57,8 @@ pub struct ApplyCommit<'a> {
     pub space: Option<&'a SpaceId>,
     /// The commit as received.
     pub commit: &'a ClientCommit,
+    /// Its texts, if the caller has worked them out.
+    pub texts: Option<&'a CommitTexts>,
     /// Chosen by the caller's path, never by the client.
     pub class: CommitClass,
     /// Lease holder of a derived commit; inert on other classes.
@@ -89,6 +92,7 @@ impl<'a> ApplyCommit<'a> {
             principal,
             space: None,
             commit,
+            texts: None,
             class: CommitClass::Authored,
             holder: None,
             annotations: None,
@@ -151,7 +155,9 @@ impl Engine {
             return Err(Refusal::DerivedWhileOff.into());
         }
         // 2
-        let original = codec::encode(&commit.value)?;
+        let unprepared = CommitTexts::default();
+        let texts = apply.texts.unwrap_or(&unprepared);
+        let original = texts.original(commit)?;
         if let Some(answer) = admission.replay(&original)? {
             return Ok(answer);
         }
@@ -182,7 +188,14 @@ impl Engine {
         // 12
         let stamps = events::admit_appends(&admission)?;
         // 13 … 19
-        admission.write(&original, &layers, elided, &stamps, sqlite)
+        let plan = operations::Plan {
+            original: &original,
+            texts,
+            layers: &layers,
+            elided,
+            stamps: &stamps,
+        };
+        admission.write(plan, sqlite)
     }
 }
 

@@ -1,11 +1,13 @@
 //! Writing an admitted commit (ENG §3.7, steps 13 to 19): its row, its revisions and heads, the maintenance that
 //! rides on it, and the states it results in.
 
+use std::borrow::Cow;
+
 use memory_wire::codec;
 use memory_wire::commit_meta::{CommitClass, WriteAnnotation};
 use memory_wire::ids::{Did, EventId, LocalSeq, Seq, SessionId};
 use memory_wire::message::{AppliedRevision, Operation, RevisionContent};
-use memory_wire::patch::{PatchOp, patches_to_value};
+use memory_wire::patch::PatchOp;
 use memory_wire::scope_key::{InstanceId, Scope};
 use memory_wire::value::{Object, Value};
 use memory_wire::well_known::EFFECTS_DOCUMENT;
@@ -14,6 +16,7 @@ use rustc_hash::FxHashMap;
 
 use super::conflicts::Layers;
 use super::content_addressed::Elided;
+use super::texts::{CommitTexts, Stored};
 use super::{Admission, Applied, SqliteOperations};
 use crate::column::{self, RevisionOp};
 use crate::document_cache::State;
@@ -34,17 +37,25 @@ mod legacy {
     pub(super) const COMMAND: &str = "/memory/transact/legacy-placeholder";
 }
 
+/// What the steps before have found out about an admitted commit.
+pub(super) struct Plan<'p> {
+    /// Column `original`.
+    pub(super) original: &'p str,
+    pub(super) texts: &'p CommitTexts,
+    pub(super) layers: &'p Layers,
+    pub(super) elided: Elided,
+    pub(super) stamps: &'p Stamps,
+}
+
 impl Admission<'_, '_> {
     /// Steps 13 to 19. Everything that can refuse the commit is worked out before the first row is written, so that a
     /// refused member of a group leaves nothing that would have to be undone (ENG-206).
     pub(super) fn write(
         &self,
-        original: &str,
-        layers: &Layers,
-        elided: Elided,
-        stamps: &Stamps,
+        plan: Plan<'_>,
         mut sqlite: Option<&mut dyn SqliteOperations>,
     ) -> Result<Applied, EngineError> {
+        let Plan { original, layers, .. } = plan;
         let commit = self.apply.commit;
         let seq = self.engine.server_seq()?.next();
         self.engine.note_commit(seq, self.branch());
@@ -59,10 +70,10 @@ impl Admission<'_, '_> {
                         });
                     }
                 }
-            } else if !elided.contains(&index)
+            } else if !plan.elided.contains(&index)
                 && let Some(instance) = self.target(index, operation)?
             {
-                let change = self.change(index, operation, &instance, seq, stamps)?;
+                let change = self.change(index, operation, &instance, seq, &plan)?;
                 self.revise(&mut written, instance, seq, index, change)?;
             }
         }
@@ -79,22 +90,16 @@ impl Admission<'_, '_> {
         for (instance, outcome) in &settled.instances {
             self.move_head(instance, seq, outcome)?;
         }
-        let moved = self
-            .engine
-            .conn
-            .prepare_cached("UPDATE branch SET head_seq = MAX(head_seq, ?2) WHERE name = ?1")?
-            .execute(params![self.branch().as_str(), column::sql(seq)])?;
-        self.engine.note_changes(moved, Vec::new());
         for (instance, outcome) in &settled.instances {
             self.engine
-                .take_snapshot_when_due(instance, self.branch(), seq, outcome)?;
+                .take_snapshot_when_due(instance, self.branch(), seq, &outcome.standing)?;
         }
         Ok(Applied {
             seq,
             branch: self.branch().clone(),
             revisions: settled.rows.into_iter().map(|row| row.revision).collect(),
             replayed: false,
-            elided_op_indexes: Some(elided.into_iter().collect::<Vec<_>>())
+            elided_op_indexes: Some(plan.elided.into_iter().collect::<Vec<_>>())
                 .filter(|elided| !elided.is_empty()),
         })
     }
@@ -156,35 +161,38 @@ impl Admission<'_, '_> {
                 delegated.and_then(|d| d.acting_session.as_ref()).map(SessionId::as_str).filter(|s| !s.is_empty()),
                 delegated.map(|d| d.capability_ref.as_str()),
             ])?;
-        self.engine.note_changes(inserted, Vec::new());
+        self.engine.note_changes(inserted);
+        self.engine
+            .cache
+            .sessions
+            .advance(&self.session_key, apply.commit.local_seq);
         Ok(())
     }
 
     /// What an operation does to its instance, stamped.
-    fn change(
+    fn change<'p>(
         &self,
         index: usize,
         operation: &Operation,
         instance: &InstanceId,
         seq: Seq,
-        stamps: &Stamps,
-    ) -> Result<Change, EngineError> {
+        plan: &Plan<'p>,
+    ) -> Result<Change<'p>, EngineError> {
         let issues_effects = self.apply.class == CommitClass::Derived && instance.id == EFFECTS_DOCUMENT;
         match operation {
             Operation::Set { value, .. } => {
                 if value.as_object().is_none() {
                     return Err(EngineError::SetNeedsDocument);
                 }
-                Ok(Change::Set(match stamps.of(index) {
-                    Some(stamps) => events::stamp_document(value, stamps, seq),
-                    None if issues_effects => {
-                        effects::stamp_document(value, seq).unwrap_or_else(|| value.clone())
-                    }
-                    None => value.clone(),
-                }))
+                let stamped = match plan.stamps.of(index) {
+                    Some(stamps) => Some(events::stamp_document(value, stamps, seq)),
+                    None if issues_effects => effects::stamp_document(value, seq),
+                    None => None,
+                };
+                Ok(Change::Set(plan.stored(index, stamped, value)))
             }
             Operation::Patch { patches, .. } => {
-                let stamped: Option<Vec<PatchOp>> = match stamps.of(index) {
+                let stamped: Option<Vec<PatchOp>> = match plan.stamps.of(index) {
                     Some(stamps) => Some(events::stamp_patches(patches, stamps, seq)?),
                     // A state that cannot be had leaves the intents undeduplicated, not unstamped (ENG-551).
                     None if issues_effects => {
@@ -193,44 +201,51 @@ impl Admission<'_, '_> {
                     }
                     None => None,
                 };
-                Ok(Change::Patch(stamped.unwrap_or_else(|| patches.clone())))
+                Ok(Change::Patch(plan.stored(index, stamped, patches)))
             }
             Operation::Delete { .. } | Operation::Sqlite { .. } => Ok(Change::Delete),
         }
     }
 
     /// Works out what one operation leaves behind. From here on the instance reads as it will be stored.
-    fn revise(
+    fn revise<'p>(
         &self,
-        written: &mut Written,
+        written: &mut Written<'p>,
         instance: InstanceId,
         seq: Seq,
         op_index: usize,
-        change: Change,
+        change: Change<'p>,
     ) -> Result<(), EngineError> {
         let branch = self.branch();
+        let key = HeadKey {
+            branch: branch.clone(),
+            instance: instance.clone(),
+        };
         if !written.instances.contains_key(&instance) {
             // What is replaced need not be known.
-            let before = match change {
+            let standing = match change {
                 Change::Patch(_) => self.engine.standing(&instance, branch)?,
                 Change::Set(_) | Change::Delete => Standing::replaced(None, 0, op_index),
             };
+            let stored = self.engine.remembered_head(&key)?.map(|head| head.op);
             written.order.push(instance.clone());
-            written.instances.insert(instance.clone(), before);
+            written
+                .instances
+                .insert(instance.clone(), Outcome { standing, stored });
         }
-        let Some(standing) = written.instances.get_mut(&instance) else {
+        let Some(Outcome { standing, .. }) = written.instances.get_mut(&instance) else {
             return Ok(());
         };
         let (op, content, data) = match change {
-            Change::Set(document) => {
-                let data = codec::encode(&document)?;
+            Change::Set(stored) => {
+                let data = stored.encode()?;
+                let document = stored.content;
                 *standing = Standing::replaced(Some(document.clone()), data.len(), op_index);
                 (RevisionOp::Set, RevisionContent::Set { document }, Some(data))
             }
-            Change::Patch(patches) => {
-                let list = patches_to_value(&patches);
-                let data = codec::encode(&list)?;
-                standing.patched(&patches, data.len(), op_index);
+            Change::Patch(stored) => {
+                let (list, data) = stored.encode()?;
+                standing.patched(&stored.content, data.len(), op_index);
                 (
                     RevisionOp::Patch,
                     RevisionContent::Patch { patches: list },
@@ -243,10 +258,6 @@ impl Admission<'_, '_> {
             }
         };
         // Later steps of this commit, and later members of its group, read it from here.
-        let key = HeadKey {
-            branch: branch.clone(),
-            instance: instance.clone(),
-        };
         let head = Head {
             seq,
             op_index: op_index as u64,
@@ -276,7 +287,7 @@ impl Admission<'_, '_> {
     }
 
     /// Stores one revision (ENG-351).
-    fn insert_revision(&self, seq: Seq, row: &Row) -> Result<(), EngineError> {
+    fn insert_revision(&self, seq: Seq, row: &Row<'_>) -> Result<(), EngineError> {
         let Row { revision, op, data } = row;
         let changed = self
             .engine
@@ -292,14 +303,36 @@ impl Admission<'_, '_> {
                 column::sql(seq),
                 revision.op_index as i64,
                 op.as_str(),
-                data
+                data.as_deref()
             ])?;
-        self.engine.note_changes(changed, Vec::new());
+        self.engine.note_changes(changed);
         Ok(())
     }
 
     /// Moves an instance's head to its last revision of this commit (ENG-351).
-    fn move_head(&self, instance: &InstanceId, seq: Seq, standing: &Standing) -> Result<(), EngineError> {
+    fn move_head(&self, instance: &InstanceId, seq: Seq, outcome: &Outcome) -> Result<(), EngineError> {
+        let Outcome { standing, stored } = outcome;
+        // A head that is there and whose operation stays is in no index that would change.
+        if *stored == Some(standing.op()) {
+            let moved = self
+                .engine
+                .conn
+                .prepare_cached(
+                    "UPDATE head SET seq = ?4, op_index = ?5 WHERE branch = ?1 AND id = ?2 AND scope_key = ?3 AND op = ?6",
+                )?
+                .execute(params![
+                    self.branch().as_str(),
+                    instance.id.as_str(),
+                    instance.scope_key.as_str(),
+                    column::sql(seq),
+                    standing.op_index as i64,
+                    standing.op().as_str()
+                ])?;
+            self.engine.note_changes(moved);
+            if moved > 0 {
+                return Ok(());
+            }
+        }
         let changed = self
             .engine
             .conn
@@ -316,12 +349,12 @@ impl Admission<'_, '_> {
                 standing.op_index as i64,
                 standing.op().as_str()
             ])?;
-        self.engine.note_changes(changed, Vec::new());
+        self.engine.note_changes(changed);
         Ok(())
     }
 
     /// Step 17 (ENG-540, 541): the watermark of every stream this derived commit touched, as a revision of its own.
-    fn advance_stream_watermarks(&self, written: &mut Written, seq: Seq) -> Result<(), EngineError> {
+    fn advance_stream_watermarks(&self, written: &mut Written<'_>, seq: Seq) -> Result<(), EngineError> {
         for instance in written.order.clone() {
             if !memory_wire::well_known::is_stream_sidecar(&instance.id) {
                 continue;
@@ -336,43 +369,73 @@ impl Admission<'_, '_> {
                 .map(|row| row.revision.op_index + 1)
                 .max()
                 .unwrap_or(0);
-            self.revise(written, instance, seq, op_index, Change::Patch(vec![advance]))?;
+            self.revise(
+                written,
+                instance,
+                seq,
+                op_index,
+                Change::Patch(Stored {
+                    content: vec![advance],
+                    text: None,
+                }),
+            )?;
         }
         Ok(())
     }
 }
 
 /// What an operation does to its instance.
-enum Change {
-    Set(Value),
-    Patch(Vec<PatchOp>),
+enum Change<'p> {
+    Set(Stored<'p, Value>),
+    Patch(Stored<'p, Vec<PatchOp>>),
     Delete,
 }
 
+impl<'p> Plan<'p> {
+    /// What an operation stores: what it was stamped to, else what it brought, whose text may be there.
+    fn stored<T: Clone>(&self, index: usize, stamped: Option<T>, brought: &T) -> Stored<'p, T> {
+        let text = match stamped {
+            Some(_) => None,
+            None => self.texts.data(index),
+        };
+        Stored {
+            content: stamped.unwrap_or_else(|| brought.clone()),
+            text,
+        }
+    }
+}
+
 /// A revision to store.
-struct Row {
+struct Row<'p> {
     revision: AppliedRevision,
     op: RevisionOp,
     /// Column `data`.
-    data: Option<String>,
+    data: Option<Cow<'p, str>>,
 }
 
 /// What a commit will have written.
 #[derive(Default)]
-pub(super) struct Written {
+pub(super) struct Written<'p> {
     /// Each instance once, in the order first written.
     order: Vec<InstanceId>,
-    instances: FxHashMap<InstanceId, Standing>,
-    rows: Vec<Row>,
+    instances: FxHashMap<InstanceId, Outcome>,
+    rows: Vec<Row<'p>>,
+}
+
+/// What becomes of one instance.
+struct Outcome {
+    standing: Standing,
+    /// The operation of its head row before this commit, if that is known.
+    stored: Option<RevisionOp>,
 }
 
 /// A commit with nothing left to refuse.
-struct Settled {
-    rows: Vec<Row>,
-    instances: Vec<(InstanceId, Standing)>,
+struct Settled<'p> {
+    rows: Vec<Row<'p>>,
+    instances: Vec<(InstanceId, Outcome)>,
 }
 
-impl Written {
+impl<'p> Written<'p> {
     /// The instances written, in the order first written.
     pub(super) fn instances(&self) -> &[InstanceId] {
         &self.order
@@ -380,7 +443,11 @@ impl Written {
 
     /// What an instance will be.
     pub(super) fn state(&self, instance: &InstanceId) -> Result<State, EngineError> {
-        match self.instances.get(instance).map(|standing| &standing.state) {
+        match self
+            .instances
+            .get(instance)
+            .map(|outcome| &outcome.standing.state)
+        {
             Some(Ok(state)) => Ok(state.clone()),
             Some(Err(error)) => Err(error.clone().into()),
             None => Ok(None),
@@ -388,16 +455,16 @@ impl Written {
     }
 
     /// The patch validity check (ENG-381): every instance's last state has to be had; what lies before it has not.
-    fn settle(mut self) -> Result<Settled, EngineError> {
+    fn settle(mut self) -> Result<Settled<'p>, EngineError> {
         let mut instances = Vec::with_capacity(self.order.len());
         for instance in self.order {
-            let Some(standing) = self.instances.remove(&instance) else {
+            let Some(outcome) = self.instances.remove(&instance) else {
                 continue;
             };
-            if let Err(error) = &standing.state {
+            if let Err(error) = &outcome.standing.state {
                 return Err(error.clone().into());
             }
-            instances.push((instance, standing));
+            instances.push((instance, outcome));
         }
         Ok(Settled {
             rows: self.rows,

@@ -120,7 +120,7 @@ impl Admission<'_, '_> {
     pub(super) fn check_reserved_references(
         &self,
         original: &str,
-        written: &Written,
+        written: &Written<'_>,
     ) -> Result<(), EngineError> {
         let mentioned = original.contains(SCHEMA_REF_PREFIX) || original.contains(SCHEMA_CAS_PREFIX);
         let suspects = if mentioned {

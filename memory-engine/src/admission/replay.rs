@@ -2,7 +2,7 @@
 //! looked at. Step 2.
 
 use memory_wire::commit_meta::CommitClass;
-use memory_wire::ids::{BranchName, Seq};
+use memory_wire::ids::{BranchName, LocalSeq, Seq};
 use memory_wire::message::{AppliedRevision, Operation, RevisionContent};
 use rusqlite::{OptionalExtension, params};
 
@@ -68,7 +68,28 @@ impl Admission<'_, '_> {
         Ok(self.stored_commit()?.is_some())
     }
 
+    /// Whether this session has stored nothing at this localSeq or above, as it is with all but replays.
+    fn is_new(&self) -> Result<bool, EngineError> {
+        let (sessions, local_seq) = (&self.engine.cache.sessions, self.apply.commit.local_seq);
+        if let Some(is_new) = sessions.is_new(&self.session_key, local_seq) {
+            return Ok(is_new);
+        }
+        let mut statement = self
+            .engine
+            .conn
+            .prepare_cached("SELECT MAX(local_seq) FROM \"commit\" WHERE session_id = ?1")?;
+        let highest = statement.query_row([&self.session_key], |row| row.get::<_, Option<i64>>(0))?;
+        let highest = highest
+            .and_then(|highest| u64::try_from(highest).ok())
+            .map(LocalSeq);
+        sessions.learn(&self.session_key, highest);
+        Ok(highest.is_none_or(|highest| local_seq > highest))
+    }
+
     fn stored_commit(&self) -> Result<Option<StoredCommit>, EngineError> {
+        if self.is_new()? {
+            return Ok(None);
+        }
         let mut statement = self.engine.conn.prepare_cached(
             "SELECT seq, branch, original, class, holder FROM \"commit\" WHERE session_id = ?1 AND local_seq = ?2",
         )?;

@@ -10,6 +10,10 @@ pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 #[cfg(feature = "schedules")]
 pub use scheduled::{Condvar, Mutex, MutexGuard, RwLock};
 
+/// Whether a wait with a time limit is cut short by time. A schedule has none, so nobody can be waited for in it who need
+/// not come.
+pub const TIME_PASSES: bool = !cfg!(feature = "schedules");
+
 #[cfg(feature = "schedules")]
 pub use shuttle::{sync::atomic, thread};
 #[cfg(not(feature = "schedules"))]
