@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use memory_engine::query::TrackedGraph;
 use memory_engine::{
-    ActorOptions, Applied, ApplyCommit, Engine, EngineError, EngineHandle, EngineOptions, ReadInstance,
-    StoreLocation,
+    ActorOptions, Applied, ApplyCommit, CommitTexts, Engine, EngineError, EngineHandle, EngineOptions,
+    ReadInstance, StoreLocation,
 };
 use memory_wire::ids::{BranchName, LocalSeq, Seq};
 use memory_wire::message::{
@@ -304,8 +304,78 @@ fn eng_207_a_commit_takes_the_same_statements_in_a_large_space() {
     }
     let large = commit(&mut engine, count("of:x"), reads("of:x", Seq(2)));
     assert_eq!(large, small);
-    // BEGIN, the newest seq, the replay lookup, four writes, COMMIT.
-    assert!(small <= 8, "{small} statements");
+    // BEGIN, the newest seq, the rows of the commit, its revision and its head, the branch, COMMIT.
+    assert!(small <= 7, "{small} statements");
+}
+
+/// In a group each further commit of a session in use to a document in use costs its three rows, and nothing is asked for.
+#[test]
+fn eng_206_a_member_of_a_group_takes_three_statements() {
+    let mut engine = Engine::in_memory(EngineOptions::default()).unwrap();
+    let mut local_seq = 0;
+    let mut statements = |engine: &mut Engine, operation: fn(&str) -> Operation, members: usize| {
+        let before = engine.counters().statements;
+        engine
+            .group(|engine| {
+                for n in 0..members {
+                    local_seq += 1;
+                    let (id, seen) = (format!("of:{n}"), engine.server_seq().unwrap());
+                    apply(engine, local_seq, vec![operation(&id)], reads(&id, seen)).unwrap();
+                }
+            })
+            .unwrap();
+        engine.counters().statements - before
+    };
+    statements(&mut engine, |id| set(id, value!({ "n": 0 })), 64);
+    statements(&mut engine, count, 64);
+    let one = statements(&mut engine, count, 1);
+    let all = statements(&mut engine, count, 64);
+    assert_eq!(all - one, 63 * 3);
+}
+
+/// Texts that a caller worked out are stored like those that admission works out, and are the same.
+#[test]
+fn eng_120_a_commit_with_its_texts_is_stored_like_one_without() {
+    let dir = tempfile::tempdir().unwrap();
+    let [with, without] = ["with", "without"].map(|name| dir.path().join(name));
+    let operations = [
+        set("of:x", value!({ "n": 1, "2": "b", "text": "a \" and \u{1f600}" })),
+        count("of:x"),
+        Operation::Delete {
+            id: "of:y".into(),
+            scope: Scope::Space,
+        },
+        set("of:y", value!([1, 2])),
+    ];
+    for path in [&with, &without] {
+        let mut engine = Engine::open(StoreLocation::File(path.clone()), EngineOptions::default()).unwrap();
+        for (n, operation) in operations.iter().enumerate() {
+            let parts = CommitParts {
+                operations: vec![operation.clone()],
+                ..CommitParts::default()
+            };
+            let commit = ClientCommit::build(LocalSeq(n as u64 + 1), parts);
+            let texts = CommitTexts::of(&commit);
+            let session = "s".into();
+            let apply = ApplyCommit::authored(&session, None, &commit, NOW_MS);
+            let texts = (*path == with).then_some(&texts);
+            engine.apply_commit(ApplyCommit { texts, ..apply }).unwrap();
+        }
+    }
+    let rows = |path: &std::path::Path| {
+        let conn = rusqlite::Connection::open(path).unwrap();
+        let query = "SELECT c.original, r.op, r.data FROM \"commit\" c JOIN revision r ON r.commit_seq = c.seq ORDER BY c.seq";
+        let mut statement = conn.prepare(query).unwrap();
+        let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+        let rows: Vec<(String, String, Option<String>)> = statement
+            .query_map([], row)
+            .unwrap()
+            .map(Result::unwrap)
+            .collect();
+        rows
+    };
+    assert_eq!(rows(&with), rows(&without));
+    assert_eq!(rows(&with).len(), operations.len());
 }
 
 /// Spaces that nobody uses hold no thread and no file, and come back when they are asked.

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use memory_engine::{Applied, ApplyCommit, Engine, EngineError, Reader};
+use memory_engine::{Applied, ApplyCommit, CommitTexts, Engine, EngineError, Reader};
 use memory_wire::commit_meta::CommitClass;
 use memory_wire::message::{
     ClientCommit, EventAppendDecl, Operation, RevisionContent, ServerMessage, Transact,
@@ -34,6 +34,8 @@ struct Job {
     connection: Arc<Connection>,
     requester: Requester,
     commit: ClientCommit,
+    /// Worked out here, beside the writer.
+    texts: CommitTexts,
     span: Span,
     touches_list: bool,
     /// Its database is attached for the length of the commit, which therefore shares no transaction (SRV-523).
@@ -93,6 +95,7 @@ pub(crate) async fn transact(
             .iter()
             .any(|operation| matches!(operation, Operation::Sqlite { .. })),
         requester,
+        texts: CommitTexts::of(&commit),
         commit,
     });
     let (decided, verdict_queued) = oneshot::channel();
@@ -193,12 +196,11 @@ impl Job {
                 return Admission::Refused(error);
             }
         }
-        let apply = ApplyCommit::authored(
-            &header.session_id,
-            principal,
-            &self.commit,
-            self.server.config().clock.wall_ms(),
-        );
+        let now_ms = self.server.config().clock.wall_ms();
+        let apply = ApplyCommit {
+            texts: Some(&self.texts),
+            ..ApplyCommit::authored(&header.session_id, principal, &self.commit, now_ms)
+        };
         let outcome = if self.has_sqlite {
             engine.apply_commit_with_sqlite(self.server.cells(), space.id(), apply)
         } else {
