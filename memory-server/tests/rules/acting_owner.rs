@@ -4,7 +4,7 @@ use memory_server::{AclConfig, AclMode, ServerConfig};
 use memory_wire::Did;
 use serde_json::{Value as Json, json};
 
-use crate::support::{Client, Injected, Running, SPACE, frame, hello, json, open_on, transact};
+use crate::support::{Client, Injected, Running, SPACE, frame, hello, json, open_on, set, transact};
 
 const PROCESS: &str = "did:key:process";
 
@@ -154,4 +154,39 @@ async fn srv_318_a_service_principal_is_bound_to_nobody() {
     let mut acting = space.delegate("p").await;
     space.change(json!({ "did:key:a": "OWNER" })).await;
     assert_eq!(ended(&mut acting, "p").await, None);
+}
+
+/// A loopback session that acts as the owner reads as the owner and writes as itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_1303_srv_319_a_delegated_binding_reads_and_opens_no_write_path() {
+    let process = Did::from(PROCESS);
+    let running = Running::production(config()).await;
+    let mut founder = running.client().await;
+    open_on(&mut founder, SPACE, "f", SPACE, None).await;
+    let list =
+        json!([{ "op": "set", "id": format!("of:{SPACE}"), "value": { "value": { "did:key:o": "OWNER" } } }]);
+    assert!(founder.request(&transact("f", 1, &list)).await["ok"].is_object());
+    let mut client = running.client().await;
+    let greeted = client.request(&hello()).await;
+    let challenge = greeted["sessionOpen"]["challenge"]["value"]
+        .as_str()
+        .expect("hex")
+        .to_owned();
+    let open = json!({
+        "type": "session.open", "requestId": "o", "space": SPACE,
+        "session": { "sessionId": "p", "actingAs": "space-owner" },
+        "invocation": { "aud": "did:key:z6Mk-audience", "challenge": challenge, "iss": process.as_str() },
+        "authorization": {},
+    });
+    let opened = client.request(&frame(&open)).await;
+    assert!(opened["ok"].is_object(), "reads as the owner: {opened}");
+    let refused = client.request(&set("p", 1, "of:x", &json!(1))).await;
+    assert_eq!(refused["error"]["name"], "AuthorizationError", "{refused}");
+    assert!(
+        refused["error"]["message"]
+            .as_str()
+            .expect("text")
+            .contains("did:key:process lacks WRITE"),
+        "{refused}"
+    );
 }

@@ -6,7 +6,35 @@ mod support;
 
 mod acting_owner;
 mod bounds;
-mod exchanges;
 mod failing_flush;
+mod reads;
+mod sessions;
 mod shared_work;
 mod table;
+
+use memory_server::{AclConfig, AclMode, ServerConfig, ServingPlane};
+use serde_json::Value as Json;
+use support::{Client, Injected, Running};
+
+fn manual() -> ServerConfig {
+    Injected::new("did:key:z6Mk-audience", 1_760_000_000_000).config
+}
+
+fn enforcing() -> ServerConfig {
+    let mut config = manual();
+    config.acl = AclConfig {
+        mode: AclMode::Enforce,
+        ..AclConfig::default()
+    };
+    config
+}
+
+async fn flush(running: &Running) {
+    running.server.flush(None).await.expect("flushes");
+}
+
+async fn effect(client: &mut Client) -> Json {
+    let message = support::json(&client.recv().await);
+    assert_eq!(message["type"], "session/effect", "{message}");
+    message["effect"].clone()
+}
