@@ -38,3 +38,15 @@ async fn effect(client: &mut Client) -> Json {
     assert_eq!(message["type"], "session/effect", "{message}");
     message["effect"].clone()
 }
+
+/// Ids of a sync's upserts, in order.
+fn ids(sync: &Json) -> Vec<&str> {
+    let mut ids: Vec<&str> = sync["upserts"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|upsert| upsert["id"].as_str().expect("an id"))
+        .collect();
+    ids.sort_unstable();
+    ids
+}

@@ -1,19 +1,8 @@
 //! What watches and queries answer (SRV §5, 6).
 
 use crate::support::{ANONYMOUS, Running, SPACE, frame, open, open_on, set, transact, watch, watch_roots};
-use crate::{effect, flush, manual};
+use crate::{effect, flush, ids, manual};
 use serde_json::{Value as Json, json};
-
-fn ids(sync: &Json) -> Vec<&str> {
-    let mut ids: Vec<&str> = sync["upserts"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(|upsert| upsert["id"].as_str().expect("an id"))
-        .collect();
-    ids.sort_unstable();
-    ids
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn srv_507_srv_508_srv_509_entries_of_absent_deleted_and_removed_documents() {

@@ -3,20 +3,9 @@
 use crate::support::{
     Injected, Running, SPACE, frame, hello, open, open_on, open_with, set, transact, transact_reading, watch,
 };
-use crate::{effect, enforcing, flush, manual};
+use crate::{effect, enforcing, flush, ids, manual};
 use memory_server::{AclMode, ServingPlane};
 use serde_json::{Value as Json, json};
-
-fn ids(sync: &Json) -> Vec<&str> {
-    let mut ids: Vec<&str> = sync["upserts"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(|upsert| upsert["id"].as_str().expect("an id"))
-        .collect();
-    ids.sort_unstable();
-    ids
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn srv_102_srv_115_frames_are_prefixed_text_and_unknown_fields_are_ignored() {
