@@ -99,11 +99,12 @@ fn main() {
         .filter(|word| !word.starts_with('-'))
         .collect();
     let sections: [(&str, fn()); 5] = [
+        // First: what other sections leave behind would hide what this one uses.
+        ("idle", idle::run),
         ("single", single::run),
         ("grouped", grouped::run),
         ("read", read::run),
         ("large", large::run),
-        ("idle", idle::run),
     ];
     for (name, run) in sections {
         if chosen.is_empty() || chosen.iter().any(|word| word == name) {
