@@ -311,13 +311,15 @@ impl Engine {
         Ok(busy? == 0)
     }
 
-    /// Gives back the pages that SQLite keeps of the store. Whatever comes next reads them again.
-    pub(crate) fn release_pages(&self) -> Result<(), EngineError> {
+    /// Gives back the pages that SQLite keeps of the store, and its prepared statements. Whatever comes next reads and
+    /// prepares them again.
+    pub(crate) fn pause(&self) -> Result<(), EngineError> {
+        self.conn.flush_prepared_statement_cache();
         Ok(self.conn.release_memory()?)
     }
 
-    /// Gives back all that only makes work quick, since there is none: pages, prepared statements, the mapped file, and
-    /// what is remembered. The store stays open, with all that is known of its seqs. To be called outside any transaction;
+    /// Gives back all that only makes work quick, since there is none: beside those, the mapped file and what is remembered.
+    /// The store stays open, with all that is known of its seqs. To be called outside any transaction;
     /// [`Engine::resume`] undoes it.
     pub(crate) fn rest(&mut self) -> Result<(), EngineError> {
         if self.location == StoreLocation::Memory || self.resting {
@@ -325,9 +327,8 @@ impl Engine {
         }
         self.resting = true;
         self.cache.give_back(self.known_seq);
-        self.conn.flush_prepared_statement_cache();
         self.conn.execute_batch("PRAGMA mmap_size = 0")?;
-        self.release_pages()
+        self.pause()
     }
 
     /// Whether the store rests.

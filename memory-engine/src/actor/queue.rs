@@ -330,12 +330,12 @@ impl Queue {
             .is_some_and(|writer| !writer.holds_file())
     }
 
-    /// Closes the file of a parked writer.
-    pub(super) fn close_parked(self: &Arc<Self>) {
+    /// Does something to a writer while it is parked.
+    pub(super) fn tend_parked(self: &Arc<Self>, tend: impl FnOnce(&mut Writer)) {
         let Some(mut writer) = self.inner.lock().parked.take() else {
             return;
         };
-        writer.close();
+        tend(&mut writer);
         let mut inner = self.inner.lock();
         inner.parked = Some(writer);
         // Whoever came meanwhile found nobody to start.

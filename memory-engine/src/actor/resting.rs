@@ -1,6 +1,6 @@
-//! Stores at rest: open, but without a thread of their own, so that a process can have thousands of them. One thread looks
-//! after all that there are in the process, closes those that have rested long enough or are too many (field fault F39),
-//! and ends when none is left.
+//! Stores without work: open, but without a thread of their own, so that a process can have thousands of them. One thread
+//! looks after all that there are in the process: it brings them to rest, closes those that have rested long enough or are
+//! too many (field fault F39), and ends when none is left.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -10,11 +10,13 @@ use parking_lot::{Condvar, Mutex};
 use super::ActorOptions;
 use super::queue::Queue;
 use super::residency::{SOON, is_crowded};
+use super::writer::{REST, Writer};
 
 /// A store at rest.
 struct Resting {
     queue: Weak<Queue>,
     waited: Duration,
+    rested: bool,
     options: ActorOptions,
 }
 
@@ -38,6 +40,7 @@ pub(super) fn look_after(queue: &Arc<Queue>, waited: Duration, options: ActorOpt
     stores.resting.push(Resting {
         queue: Arc::downgrade(queue),
         waited,
+        rested: false,
         options,
     });
     if !stores.watched {
@@ -70,7 +73,10 @@ fn watch() {
                 }
                 let due = resting.waited >= resting.options.idle_close || is_crowded(resting.options.crowd);
                 if due {
-                    queue.close_parked();
+                    queue.tend_parked(Writer::close);
+                } else if resting.waited >= REST && !resting.rested {
+                    resting.rested = true;
+                    queue.tend_parked(Writer::rest);
                 }
                 !due
             });

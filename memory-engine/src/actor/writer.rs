@@ -19,8 +19,8 @@ use crate::sync::TIME_PASSES;
 /// Stack of the threads that touch documents: deep values recurse within the codec's limit (WIRE-312).
 pub(super) const STACK: usize = 16 << 20;
 
-/// How long the writer has been without work when it gives back the pages of the store.
-const PAUSE: Duration = Duration::from_millis(300);
+/// How long the writer has been without work when it gives back the pages and the statements of the store, and its thread.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// How long it has been without work when it truncates the log and gives back the rest.
 pub(super) const REST: Duration = Duration::from_secs(2);
@@ -118,7 +118,7 @@ impl Writer {
                         writer.rest();
                     }
                     let stays_open = idle.waited < idle_close;
-                    if (!stays_open || idle.rested && TIME_PASSES) && !watching {
+                    if (!stays_open || idle.paused && TIME_PASSES) && !watching {
                         // A store in memory lives only as long as its connection.
                         if !stays_open && writer.location != StoreLocation::Memory {
                             writer.close();
@@ -255,13 +255,13 @@ impl Writer {
     }
 
     fn pause(&self) {
-        if let Some(Err(error)) = self.engine.as_ref().map(Engine::release_pages) {
+        if let Some(Err(error)) = self.engine.as_ref().map(Engine::pause) {
             tracing::debug!(%error, "the pages of a store could not be given back");
         }
     }
 
     /// Empties the log once the writer has come to rest, and gives back what the store does not need for that.
-    fn rest(&mut self) {
+    pub(super) fn rest(&mut self) {
         if let Some(engine) = &mut self.engine {
             match self.keeper.empty(engine, Duration::ZERO) {
                 Ok(true) => {}
