@@ -65,8 +65,6 @@ enum What {
         #[arg(long, default_value_t = 500)]
         commits: usize,
     },
-    /// All of it, with the sizes of the defaults.
-    All,
     /// The bare broadcaster that `broadcast` measures against.
     #[command(hide = true)]
     Floor,
@@ -88,13 +86,6 @@ fn main() -> Result<()> {
             What::Herd { sessions } => herd::run(&mut verdicts, sessions).await,
             What::Churn { cycles } => churn::run(&mut verdicts, cycles).await,
             What::Broadcast { watchers, commits } => broadcast::run(&mut verdicts, watchers, commits).await,
-            What::All => {
-                idle::run(&mut verdicts, 10_000).await?;
-                fan_out::run(&mut verdicts, 1_000, 50, 300).await?;
-                herd::run(&mut verdicts, 2_000).await?;
-                churn::run(&mut verdicts, 100_000).await?;
-                broadcast::run(&mut verdicts, 100, 500).await
-            }
             What::Floor => broadcast::serve_floor().await,
         }
     })?;

@@ -29,7 +29,11 @@ enum Command {
     /// Install what the tests need (Debian packages) and run all of them.
     Test,
     /// Measure the whole system on a release build and append the figures to docs/performance.md.
-    Bench,
+    Bench {
+        /// Put load on a real server instead, of these kinds or of all; fails when a bound is missed.
+        #[arg(long, value_enum, num_args = 0.., value_name = "KIND")]
+        load: Option<Vec<bench::Load>>,
+    },
     /// Fuzz every target of the protocol crate for a while each, from the committed seeds. Needs a nightly compiler
     /// and cargo-fuzz.
     FuzzSmoke {
@@ -63,7 +67,8 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Lint => lint::run(&workspace_root()),
         Command::Test => check::test(&workspace_root()),
-        Command::Bench => bench::run(&workspace_root()),
+        Command::Bench { load: None } => bench::system(&workspace_root()),
+        Command::Bench { load: Some(kinds) } => bench::load(&workspace_root(), &kinds),
         Command::FuzzSmoke { seconds, targets } => fuzz::smoke(&workspace_root(), seconds, &targets),
         Command::Ci { with_rocksdb: true } => rocksdb::test(&workspace_root()),
         Command::Ci { with_rocksdb: false } => ci(&workspace_root()),
