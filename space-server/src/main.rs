@@ -13,9 +13,9 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// Gives back what sessions that are gone have used; see `cargo xtask bench --load`.
+/// Gives back what sessions that are gone have used, in a thread of its own; see `cargo xtask bench --load churn`.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Exit code when the address is taken (SRV §14).
 const ADDRESS_TAKEN: u8 = 3;
