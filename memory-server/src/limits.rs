@@ -21,6 +21,9 @@ pub struct Limits {
     pub challenge_ttl: Duration,
     /// How long a detached session keeps its state (SRV-312).
     pub session_ttl: Duration,
+    /// Detached sessions of one space that keep their state; beyond it those that have waited longest are forgotten, as if
+    /// their time had come. Opening and closing costs a client little, and each session's state lives on for a while.
+    pub detached_sessions: usize,
 
     /// Largest inbound message in bytes; above it the connection closes 1009 (SRV-106).
     pub max_inbound_message: usize,
@@ -103,6 +106,7 @@ impl Default for Limits {
             slow_query_ring: 100,
             challenge_ttl: Duration::from_secs(300),
             session_ttl: Duration::from_secs(30),
+            detached_sessions: 16_384,
             max_inbound_message: 64 * MIB,
             negotiation_buffer: MIB,
             keep_alive: Duration::from_secs(15),

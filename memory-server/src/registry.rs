@@ -370,11 +370,29 @@ impl Registry {
         Some(session)
     }
 
-    /// Detaches the opening `incarnation` of a session whose connection has ended (SRV-312).
-    pub(crate) fn detach(&mut self, id: &SessionId, incarnation: u64, expires_at: u64) {
-        if let Some((slot, _)) = self.current(id, incarnation) {
-            self.set_attachment(slot, Attachment::Detached { expires_at });
+    /// Detaches the opening `incarnation` of a session whose connection has ended (SRV-312). Runs in the turn. The record
+    /// keeps what the client holds, not what was evaluated for it: a resume evaluates everything. Of more than `most`
+    /// detached records, those that have waited longest are dropped; returns how many.
+    pub(crate) fn detach(&mut self, id: &SessionId, incarnation: u64, expires_at: u64, most: usize) -> usize {
+        let Some((slot, _)) = self.current(id, incarnation) else {
+            return 0;
+        };
+        self.set_attachment(slot, Attachment::Detached { expires_at });
+        self.update(slot, |session| {
+            // What is selected for a view may change meanwhile, and is then compared with what it was.
+            if session.views.is_empty() {
+                session.view.lock().graphs = BTreeMap::new();
+                session.force_full = true;
+            }
+        });
+        let mut dropped = 0;
+        while self.expiring.len() > most
+            && let Some(&(_, longest)) = self.expiring.first()
+        {
+            self.remove(longest);
+            dropped += 1;
         }
+        dropped
     }
 
     /// Drops detached records whose time has come. Returns how many.

@@ -376,12 +376,14 @@ impl Server {
             self.config.clock.monotonic_ms().saturating_add(
                 u64::try_from(self.config.limits.session_ttl.as_millis()).unwrap_or(u64::MAX),
             );
+        let most = self.config.limits.detached_sessions;
         for (key, open) in connection.take_sessions() {
             let (space, ended) = (Arc::clone(&open.space), Arc::clone(connection));
             drop(open.space.engine().turn(move |_| {
                 // Not before the turn: a resume over another connection may come first, and takes it back itself.
                 let withdrawn = ended.outbound.withdraw(&key);
-                space.detach(&key.session, open.incarnation, expires_at, &withdrawn);
+                let dropped = space.detach(&key.session, open.incarnation, expires_at, &withdrawn, most);
+                ended.statistics.count_ends(SessionEnd::Crowded, dropped);
             }));
         }
         self.unopened.lock().remove(&connection.order);

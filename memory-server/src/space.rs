@@ -179,17 +179,19 @@ impl Space {
     }
 
     /// Detaches the opening `incarnation` of a session whose connection has ended, after taking back what that connection
-    /// may not have delivered. Runs in the turn; the resume that follows tells the session everything (SRV-314).
+    /// may not have delivered. Runs in the turn; the resume that follows tells the session everything (SRV-314). Returns
+    /// how many detached sessions had to go because there are more than `most`.
     pub(crate) fn detach(
         &self,
         session: &SessionId,
         incarnation: u64,
         expires_at: u64,
         withdrawn: &Withdrawn,
-    ) {
+        most: usize,
+    ) -> usize {
         let mut registry = self.registry.lock();
         registry.take_back(session, withdrawn, &self.id);
-        registry.detach(session, incarnation, expires_at);
+        let dropped = registry.detach(session, incarnation, expires_at, most);
         let unattended = !registry.has_attached();
         drop(registry);
         if unattended {
@@ -198,6 +200,7 @@ impl Space {
                 self.engine.watch_foreign(None);
             }
         }
+        dropped
     }
 
     /// Claims the watch for other processes' commits; false when it is on already.

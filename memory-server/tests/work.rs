@@ -386,3 +386,51 @@ async fn an_open_above_its_rate_is_retriable_on_a_fresh_connection() {
     assert_eq!(running.server.rate_stats().opens_refused, 1);
     open(&running, "bobs", "did:key:zBob").await;
 }
+
+/// Sets `of:doc` to `n`, as the writer's commit `n`; markers are not what is waited for.
+async fn commit(writer: &mut support::Client, n: u64) {
+    writer.send(&set("writer", n, "of:doc", &json!(n))).await;
+    while parsed(&writer.recv().await)["type"] != "response" {}
+}
+
+#[tokio::test]
+async fn srv_312_of_too_many_detached_sessions_those_that_waited_longest_are_forgotten() {
+    let mut config = config();
+    config.limits.detached_sessions = 2;
+    let running = Running::standalone(config).await;
+    let mut writer = open(&running, "writer", "did:key:zWriter").await;
+    commit(&mut writer, 1).await;
+    let mut tokens = Vec::new();
+    for session in ["first", "second", "third"] {
+        let mut client = running.client().await;
+        let opened = support::open_on(&mut client, SPACE, session, "did:key:zAlice", None).await;
+        tokens.push(opened["ok"]["sessionToken"].as_str().expect("a token").to_owned());
+        client.request(&watch(session, &["of:doc"])).await;
+        drop(client);
+        running.until_connections(1).await;
+    }
+    assert_eq!(
+        running.server.session_count(),
+        3,
+        "the writer's and the newest two"
+    );
+    commit(&mut writer, 2).await;
+
+    // Forgotten, so that it is a new session which watches nothing.
+    let mut first = running.client().await;
+    let opened = support::open_on(&mut first, SPACE, "first", "did:key:zAlice", Some(&tokens[0])).await;
+    assert!(
+        opened["ok"]["resumed"].is_null() && opened["ok"]["sync"].is_null(),
+        "{opened}"
+    );
+
+    // Kept, and told what it has missed and what happens from now on.
+    let mut third = running.client().await;
+    let opened = support::open_on(&mut third, SPACE, "third", "did:key:zAlice", Some(&tokens[2])).await;
+    assert_eq!(opened["ok"]["resumed"], true, "{opened}");
+    assert_eq!(opened["ok"]["sync"]["upserts"][0]["doc"]["value"], 2, "{opened}");
+    commit(&mut writer, 3).await;
+    running.server.flush(None).await.expect("flushes");
+    let effect = parsed(&third.recv().await);
+    assert_eq!(effect["effect"]["upserts"][0]["doc"]["value"], 3, "{effect}");
+}

@@ -105,7 +105,9 @@ fn section(root: &Path, what: &str) -> Result<String> {
     let commit = said("git", &["rev-parse", "--short", "HEAD"])?;
     let date = said("date", &["-u", "+%Y-%m-%d"])?;
     let cores = std::thread::available_parallelism().context("the number of cores")?;
-    Ok(format!("## {what}{date} at {commit}, {cores} cores, release build"))
+    Ok(format!(
+        "## {what}{date} at {commit}, {cores} cores, release build"
+    ))
 }
 
 fn append(root: &Path, heading: &str, figures: &str) -> Result<()> {

@@ -259,6 +259,13 @@ pub const KNOBS: &[Knob] = &[
         "How long a session whose connection is gone keeps its state for a resume."
     ),
     knob!(
+        "limits.detached_sessions",
+        COUNT,
+        ["MEMORY_DETACHED_SESSIONS"],
+        limits.detached_sessions,
+        "Sessions of one space that keep their state without a connection; beyond it those that have waited longest are forgotten."
+    ),
+    knob!(
         "limits.max_inbound_message",
         BYTES,
         ["MEMORY_MAX_INBOUND_MESSAGE"],

@@ -95,7 +95,7 @@ rows! {
     Closes = "memory_socket_closes_total" ["reason"];
     /// Session opens, by outcome: fresh, resumed, taken_over, refused.
     SessionOpens = "memory_session_opens_total" ["outcome"];
-    /// Sessions that ended, by cause: expired after their connection, or revoked by a change of access.
+    /// Sessions that ended, by cause: expired after their connection, crowded out meanwhile, or revoked by a change of access.
     SessionEnds = "memory_session_ends_total" ["cause"];
     /// Access decisions that were no plain grant: denied, or would_deny in observe mode.
     AccessShortfalls = "memory_access_shortfalls_total" ["outcome"];

@@ -74,7 +74,7 @@ impl Statistics {
         ] {
             self.metrics.add(Counter::SessionOpens, &[outcome.label()], 0);
         }
-        for cause in [SessionEnd::Expired, SessionEnd::Revoked] {
+        for cause in [SessionEnd::Expired, SessionEnd::Crowded, SessionEnd::Revoked] {
             self.metrics.add(Counter::SessionEnds, &[cause.label()], 0);
         }
         for outcome in ["denied", "would_deny"] {

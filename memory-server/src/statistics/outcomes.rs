@@ -55,6 +55,8 @@ impl Opening {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SessionEnd {
     Expired,
+    /// Too many others waited for a resume.
+    Crowded,
     Revoked,
 }
 
@@ -62,6 +64,7 @@ impl SessionEnd {
     pub(super) fn label(self) -> &'static str {
         match self {
             SessionEnd::Expired => "expired",
+            SessionEnd::Crowded => "crowded",
             SessionEnd::Revoked => "revoked",
         }
     }
