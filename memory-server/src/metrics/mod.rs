@@ -10,7 +10,7 @@ pub use table::{MetricKind, MetricRow, table};
 
 use prometheus::proto::{self, LabelPair, MetricFamily, MetricType};
 use prometheus::{
-    Encoder, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, TEXT_FORMAT, TextEncoder,
+    Encoder, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry, TEXT_FORMAT, TextEncoder,
 };
 use table::SERVING_LOOP;
 
@@ -27,21 +27,39 @@ const SECONDS: &[f64] = &[
 pub(crate) struct Metrics {
     registry: Registry,
     /// In the order of [`Counter::ALL`].
-    counters: Vec<IntCounterVec>,
+    counters: Vec<CounterFamily>,
     /// In the order of [`Histogram::ALL`].
     histograms: Vec<HistogramVec>,
+}
+
+/// The series of one counter. Most that are counted for each frame have a single one, which need not be looked up.
+enum CounterFamily {
+    Single(IntCounter),
+    Labelled(IntCounterVec),
+}
+
+impl CounterFamily {
+    fn new(row: &MetricRow, registry: &Registry) -> prometheus::Result<CounterFamily> {
+        let options = Opts::new(row.name, row.meaning());
+        Ok(if row.labels.is_empty() {
+            let counter = IntCounter::with_opts(options)?;
+            registry.register(Box::new(counter.clone()))?;
+            CounterFamily::Single(counter)
+        } else {
+            let family = IntCounterVec::new(options, row.labels)?;
+            registry.register(Box::new(family.clone()))?;
+            CounterFamily::Labelled(family)
+        })
+    }
 }
 
 impl Metrics {
     pub(crate) fn new() -> Metrics {
         const SOUND: &str = "the rows of the table have valid and distinct names";
         let registry = Registry::new();
-        let counters = Counter::ALL.iter().map(|counter| {
-            let row = counter.row();
-            let family = IntCounterVec::new(Opts::new(row.name, row.meaning()), row.labels).expect(SOUND);
-            registry.register(Box::new(family.clone())).expect(SOUND);
-            family
-        });
+        let counters = Counter::ALL
+            .iter()
+            .map(|counter| CounterFamily::new(counter.row(), &registry).expect(SOUND));
         let counters = counters.collect();
         let histograms = Histogram::ALL.iter().map(|histogram| {
             let row = histogram.row();
@@ -64,9 +82,10 @@ impl Metrics {
 
     /// Adds to a counter. `labels` are the values of the row's labels, in its order.
     pub(crate) fn add(&self, counter: Counter, labels: &[&str], n: u64) {
-        self.counters[counter as usize]
-            .with_label_values(labels)
-            .inc_by(n);
+        match &self.counters[counter as usize] {
+            CounterFamily::Single(counter) => counter.inc_by(n),
+            CounterFamily::Labelled(family) => family.with_label_values(labels).inc_by(n),
+        }
     }
 
     /// Adds one.
@@ -76,7 +95,10 @@ impl Metrics {
 
     /// What has been counted.
     pub(crate) fn get(&self, counter: Counter, labels: &[&str]) -> u64 {
-        self.counters[counter as usize].with_label_values(labels).get()
+        match &self.counters[counter as usize] {
+            CounterFamily::Single(counter) => counter.get(),
+            CounterFamily::Labelled(family) => family.with_label_values(labels).get(),
+        }
     }
 
     pub(crate) fn observe(&self, histogram: Histogram, seconds: f64) {
