@@ -63,15 +63,6 @@ pub(crate) fn run() {
     println!("      just used: {:.1} KiB a space", each(resident_kib()));
     std::thread::sleep(Duration::from_secs(4));
     println!("      at rest: {:.1} KiB a space", each(resident_kib()));
-    // What was freed meanwhile, the allocator gives back only when somebody allocates, as in a process where not all rests.
-    for turn in 1..=10 {
-        let (mut client, handle) = (Client::new(turn), &handles[0]);
-        let commit = client.set(0);
-        let landed = handle.write(move |engine| client.apply(engine, &commit).map(|done| done.replayed));
-        landed.wait().expect("a group").expect("an honest commit");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    std::thread::sleep(Duration::from_secs(4));
     let open = handles.iter().filter(|handle| !handle.is_resting()).count();
     println!(
         "      {open} of {SPACES} open and at rest, {} files",

@@ -13,7 +13,7 @@ const REVISIONS: usize = 1_000_000;
 const DOCUMENTS: usize = 100_000;
 /// Documents that are edited.
 const ACTIVE: usize = 64;
-const TURNS: usize = 100;
+const TURNS: usize = 400;
 const PER_TURN: usize = 50;
 
 /// Writes the history directly: each document is made once and then patched.

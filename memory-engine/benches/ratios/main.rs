@@ -20,7 +20,7 @@ use memory_engine::Durability;
 
 /// That of the server program, for both sides; SQLite itself uses the C library's.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Both settings, with the word that names them.
 const DURABILITIES: [(Durability, &str); 2] = [(Durability::Normal, "normal"), (Durability::Full, "full")];
