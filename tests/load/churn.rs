@@ -12,10 +12,6 @@ use crate::process_memory::{peak, reset_peak, resident};
 use crate::space::{Loaded, document, root, set, signer};
 use crate::verdict::Verdicts;
 
-/// Cycles before the baseline: they fill what all later ones share. More than the server keeps sessions without a
-/// connection (`limits.detached_sessions`), so that what is kept of these is as much as there will ever be.
-const WARM_UP: usize = 20_000;
-
 /// Cycles at once.
 const WORKERS: usize = 16;
 
@@ -40,24 +36,15 @@ pub(crate) async fn run(verdicts: &mut Verdicts, cycles: usize) -> Result<()> {
         writer.commit(set(name(n).into(), document(n, 1_000))).await?;
     }
     writer.leave().await?;
-    let fresh = resident(loaded.pid())?;
-    cycle(&loaded, 0, WARM_UP).await?;
-    settle(&loaded).await?;
     let baseline = resident(loaded.pid())?;
     reset_peak(loaded.pid())?;
     let started = Instant::now();
-    cycle(&loaded, WARM_UP, cycles).await?;
+    cycle(&loaded, cycles).await?;
     let took = started.elapsed();
     settle(&loaded).await?;
     let (after, peak) = (resident(loaded.pid())?, peak(loaded.pid())?);
     let change = (after as f64 / baseline as f64 - 1.0) * 100.0;
-    let since_start = (after as f64 / fresh as f64 - 1.0) * 100.0;
-    verdicts.figure("churn: fresh server, KiB", fresh);
-    verdicts.figure(
-        "churn: afterwards against the fresh server",
-        format!("{since_start:+.1} %"),
-    );
-    verdicts.figure(&format!("churn: baseline after {WARM_UP} cycles, KiB"), baseline);
+    verdicts.figure("churn: baseline, the server before the first, KiB", baseline);
     verdicts.figure("churn: peak, KiB", peak);
     verdicts.figure(
         &format!("churn: {cycles} cycles"),
@@ -83,15 +70,15 @@ async fn settle(loaded: &Loaded) -> Result<()> {
     Ok(())
 }
 
-async fn cycle(loaded: &Arc<Loaded>, from: usize, count: usize) -> Result<()> {
-    let next = Arc::new(AtomicUsize::new(from));
+async fn cycle(loaded: &Arc<Loaded>, count: usize) -> Result<()> {
+    let next = Arc::new(AtomicUsize::new(0));
     let workers: Vec<_> = (0..WORKERS)
         .map(|_| {
             let (loaded, next) = (Arc::clone(loaded), Arc::clone(&next));
             tokio::spawn(async move {
                 loop {
                     let n = next.fetch_add(1, Ordering::Relaxed);
-                    if n >= from + count {
+                    if n >= count {
                         return anyhow::Ok(());
                     }
                     one(&loaded, n).await?;
