@@ -62,7 +62,7 @@ enum What {
         #[arg(long, default_value_t = 100)]
         watchers: usize,
         /// Commits.
-        #[arg(long, default_value_t = 500)]
+        #[arg(long, default_value_t = 2_000)]
         commits: usize,
     },
     /// The bare broadcaster that `broadcast` measures against.
