@@ -283,9 +283,12 @@ impl Engine {
                 .conn
                 .pragma_query_value(None, "data_version", |row| row.get(0))?;
             if version != poll.seen_version {
-                poll.seen_version = version;
                 let durable = self.server_seq()?;
                 self.note_foreign(durable)?;
+                // Only what was read was seen: after a failure the next look looks again.
+                if let Some(poll) = &mut self.poll {
+                    poll.seen_version = version;
+                }
             }
         }
         Ok(std::mem::take(&mut self.foreign))
@@ -480,25 +483,50 @@ mod tests {
     use super::*;
     use crate::ApplyCommit;
 
+    fn apply(engine: &mut Engine, local_seq: u64) -> Result<Seq, EngineError> {
+        let operation = Operation::Set {
+            id: format!("of:{local_seq}").as_str().into(),
+            scope: memory_wire::Scope::Space,
+            value: value!({ "value": 1 }),
+        };
+        let parts = CommitParts {
+            operations: vec![operation],
+            ..CommitParts::default()
+        };
+        let commit = ClientCommit::build(LocalSeq(local_seq), parts);
+        let applied = engine.apply_commit(ApplyCommit::authored(&"s".into(), None, &commit, 0));
+        applied.map(|applied| applied.seq)
+    }
+
+    /// A look that fails has seen nothing: the commit is told by the next one, though nothing changed meanwhile.
+    #[test]
+    fn eng_208_a_look_for_foreign_commits_that_failed_is_made_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let location = StoreLocation::File(directory.path().join("s.sqlite"));
+        let [mut ours, mut theirs] =
+            [(); 2].map(|()| Engine::open(location.clone(), EngineOptions::default()).unwrap());
+        assert!(ours.foreign_commits().unwrap().is_empty());
+        assert_eq!(apply(&mut theirs, 1).unwrap(), Seq(1));
+        let conn = ours.reader.conn.get_mut();
+        conn.progress_handler(1, Some(|| true)).unwrap();
+        assert!(ours.foreign_commits().is_err(), "interrupted");
+        let conn = ours.reader.conn.get_mut();
+        conn.progress_handler(0, None::<fn() -> bool>).unwrap();
+        let told: Vec<Seq> = ours
+            .foreign_commits()
+            .unwrap()
+            .iter()
+            .map(|record| record.seq)
+            .collect();
+        assert_eq!(told, [Seq(1)]);
+        assert!(ours.foreign_commits().unwrap().is_empty(), "told once");
+    }
+
     /// When the disk fails it, SQLite ends the whole transaction by itself, in the middle of a group. What comes after in
     /// the group must not land on its own, and all of the group is lost.
     #[test]
     fn a_transaction_that_sqlite_ended_by_itself_loses_its_whole_group() {
         let mut engine = Engine::in_memory(EngineOptions::default()).unwrap();
-        let apply = |engine: &mut Engine, local_seq: u64| {
-            let operation = Operation::Set {
-                id: format!("of:{local_seq}").as_str().into(),
-                scope: memory_wire::Scope::Space,
-                value: value!({ "value": 1 }),
-            };
-            let parts = CommitParts {
-                operations: vec![operation],
-                ..CommitParts::default()
-            };
-            let commit = ClientCommit::build(LocalSeq(local_seq), parts);
-            let applied = engine.apply_commit(ApplyCommit::authored(&"s".into(), None, &commit, 0));
-            applied.map(|applied| applied.seq)
-        };
         assert_eq!(apply(&mut engine, 1).unwrap(), Seq(1));
         let group = engine.group(|engine| {
             assert_eq!(apply(engine, 2).unwrap(), Seq(2));

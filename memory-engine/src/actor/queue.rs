@@ -338,6 +338,8 @@ impl Queue {
         tend(&mut writer);
         let mut inner = self.inner.lock();
         inner.parked = Some(writer);
+        // As in `close`, which may have come meanwhile.
+        inner.ended = inner.closing && inner.jobs.is_empty();
         // Whoever came meanwhile found nobody to start.
         let unanswered = if inner.jobs.is_empty() && !inner.watching {
             VecDeque::new()
