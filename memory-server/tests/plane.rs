@@ -417,17 +417,10 @@ async fn srv_1101_health_stats_and_meta() {
     let mut client = open(&running, "s", "did:key:a").await;
     client.request(&set("s", 1, "of:x", &json!(1))).await;
     server.idle().await.expect("settles");
-    let get = |path: &str| {
-        let url = format!("http://{}{path}", running.address);
-        http(move || {
-            let text = ureq::get(&url)
-                .call()
-                .expect("answered")
-                .body_mut()
-                .read_to_string()
-                .expect("text");
-            serde_json::from_str::<Json>(&text).expect("JSON")
-        })
+    let get = async |path: &str| {
+        let (status, text) = running.get(path).await;
+        assert_eq!(status, 200, "{text}");
+        serde_json::from_str::<Json>(&text).expect("JSON")
     };
     let health = get("/_health").await;
     assert_eq!(

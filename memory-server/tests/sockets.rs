@@ -92,29 +92,17 @@ async fn srv_109_a_standalone_host_has_no_first_frame_stage() {
         .await
         .expect("open");
     expect_close(&mut client, 1003, "memory websocket expects text frames").await;
-    let url = format!("http://{}/anything", running.address);
-    let answer = tokio::task::spawn_blocking(move || {
-        ureq::get(&url)
-            .call()
-            .expect("answered")
-            .body_mut()
-            .read_to_string()
-            .expect("text")
-    });
-    assert_eq!(answer.await.expect("runs"), "memory websocket endpoint");
+    assert_eq!(
+        running.get("/anything").await,
+        (200, "memory websocket endpoint".to_owned())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn srv_101_a_plain_request_to_the_socket_route_is_refused() {
     let running = Running::production(config()).await;
-    let url = format!("http://{}/api/storage/memory?space={SPACE}", running.address);
-    let refused = tokio::task::spawn_blocking(move || ureq::get(&url).call())
-        .await
-        .expect("runs");
-    assert!(
-        matches!(refused, Err(ureq::Error::StatusCode(426))),
-        "{refused:?}"
-    );
+    let (status, _) = running.get(&format!("/api/storage/memory?space={SPACE}")).await;
+    assert_eq!(status, 426);
 }
 
 #[tokio::test(flavor = "multi_thread")]

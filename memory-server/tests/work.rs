@@ -295,17 +295,7 @@ async fn limits_are_advertised_to_whoever_asks_and_to_nobody_else() {
     assert!(answer["limits"]["rates"]["opens"].is_null());
     let plain = running.client().await.request(&hello()).await;
     assert!(plain["limits"].is_null(), "{plain}");
-    let url = format!("http://{}/api/meta", running.address);
-    let meta = tokio::task::spawn_blocking(move || {
-        ureq::get(&url)
-            .call()
-            .expect("answers")
-            .body_mut()
-            .read_to_string()
-            .expect("text")
-    })
-    .await
-    .expect("runs");
+    let (_, meta) = running.get("/api/meta").await;
     let meta: Json = serde_json::from_str(&meta).expect("JSON");
     assert_eq!(meta["limits"], answer["limits"]);
 }

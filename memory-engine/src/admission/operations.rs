@@ -312,36 +312,8 @@ impl Admission<'_, '_> {
     /// Moves an instance's head to its last revision of this commit (ENG-351).
     fn move_head(&self, instance: &InstanceId, seq: Seq, outcome: &Outcome) -> Result<(), EngineError> {
         let Outcome { standing, stored } = outcome;
-        // A head that is there and whose operation stays is in no index that would change.
-        if *stored == Some(standing.op()) {
-            let moved = self
-                .engine
-                .conn
-                .prepare_cached(
-                    "UPDATE head SET seq = ?4, op_index = ?5 WHERE branch = ?1 AND id = ?2 AND scope_key = ?3 AND op = ?6",
-                )?
-                .execute(params![
-                    self.branch().as_str(),
-                    instance.id.as_str(),
-                    instance.scope_key.as_str(),
-                    column::sql(seq),
-                    standing.op_index as i64,
-                    standing.op().as_str()
-                ])?;
-            self.engine.note_changes(moved);
-            if moved > 0 {
-                return Ok(());
-            }
-        }
-        let changed = self
-            .engine
-            .conn
-            .prepare_cached(
-                "INSERT INTO head (branch, id, scope_key, seq, op_index, op) VALUES (?1, ?2, ?3, ?4, ?5, ?6) \
-                 ON CONFLICT (branch, id, scope_key) DO UPDATE SET seq = excluded.seq, op_index = excluded.op_index, \
-                 op = excluded.op",
-            )?
-            .execute(params![
+        let write = |sql| -> Result<usize, EngineError> {
+            let changed = self.engine.conn.prepare_cached(sql)?.execute(params![
                 self.branch().as_str(),
                 instance.id.as_str(),
                 instance.scope_key.as_str(),
@@ -349,7 +321,21 @@ impl Admission<'_, '_> {
                 standing.op_index as i64,
                 standing.op().as_str()
             ])?;
-        self.engine.note_changes(changed);
+            self.engine.note_changes(changed);
+            Ok(changed)
+        };
+        // A head that is there and whose operation stays is in no index that would change.
+        let moved = *stored == Some(standing.op())
+            && write(
+                "UPDATE head SET seq = ?4, op_index = ?5 WHERE branch = ?1 AND id = ?2 AND scope_key = ?3 AND op = ?6",
+            )? > 0;
+        if !moved {
+            write(
+                "INSERT INTO head (branch, id, scope_key, seq, op_index, op) VALUES (?1, ?2, ?3, ?4, ?5, ?6) \
+                 ON CONFLICT (branch, id, scope_key) DO UPDATE SET seq = excluded.seq, op_index = excluded.op_index, \
+                 op = excluded.op",
+            )?;
+        }
         Ok(())
     }
 

@@ -312,17 +312,7 @@ async fn srv_1105_a_content_id_that_does_not_match_is_counted() {
         &json!({ "type": "object" }),
     );
     assert!(client.request(&wrong).await["ok"].is_object());
-    let url = format!("http://{}/api/health/stats", running.address);
-    let text = tokio::task::spawn_blocking(move || {
-        ureq::get(&url)
-            .call()
-            .expect("answered")
-            .body_mut()
-            .read_to_string()
-            .expect("text")
-    })
-    .await
-    .expect("ran");
+    let (_, text) = running.get("/api/health/stats").await;
     let stats: Json = serde_json::from_str(&text).expect("JSON");
     assert_eq!(stats["cidMismatches"], 1);
 }
