@@ -10,9 +10,9 @@ use crate::workload::Client;
 use crate::{DURABILITIES, Pairs, directory, measured};
 
 const WRITERS: usize = 64;
-const TURNS: usize = 10;
+const TURNS: usize = 30;
 /// Commits of each writer in a turn.
-const EACH: usize = 24;
+const EACH: usize = 8;
 
 pub(crate) fn run() {
     for (durability, word) in DURABILITIES {
