@@ -180,6 +180,11 @@ impl Engine {
         self.commit_transaction(|engine| Ok(work(engine)))
     }
 
+    /// Whether the open group cannot become durable any more.
+    pub(crate) fn group_is_lost(&self) -> bool {
+        self.undone.is_some() || self.conn.is_autocommit()
+    }
+
     /// Runs `work` in a transaction of its own, or in a savepoint of the open one: all or nothing (ENG-2).
     pub(crate) fn transaction<R>(
         &mut self,

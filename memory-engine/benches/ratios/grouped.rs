@@ -1,18 +1,54 @@
 //! Sixty-four writers at once: what waits together shares a transaction. The floor writes the same rows in the same
-//! number of transactions.
+//! number of transactions. The clock runs while all of them write: what it takes to start and to stop as many threads is
+//! the bench's own.
 
-use std::sync::{Arc, Barrier};
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
+use std::time::Instant;
 
 use memory_engine::{ActorOptions, CommitTexts, EngineHandle, EngineOptions, StoreLocation};
 
 use crate::floor::{Floor, Rows};
 use crate::workload::Client;
-use crate::{DURABILITIES, Pairs, directory, measured};
+use crate::{DURABILITIES, Pairs, Took, directory, measured};
 
 const WRITERS: usize = 64;
 const TURNS: usize = 30;
-/// Commits of each writer in a turn.
+/// Commits of each writer in a turn, on average, while the clock runs.
 const EACH: usize = 8;
+/// Commits of each writer before that, and after.
+const LEAD: usize = 2;
+
+/// Starts and stops the clock of one turn after another.
+struct Clock {
+    handle: EngineHandle,
+    answered: AtomicUsize,
+    /// When it was, and how many transactions the store had seen.
+    marks: Mutex<Vec<(Instant, u64)>>,
+}
+
+impl Clock {
+    /// One more commit has been answered.
+    fn answered(&self) {
+        let count = self.answered.fetch_add(1, Ordering::Relaxed) + 1;
+        if count == WRITERS * LEAD || count == WRITERS * (LEAD + EACH) {
+            let mark = (Instant::now(), self.handle.counters().transactions);
+            self.marks.lock().expect("a clock").push(mark);
+        }
+    }
+
+    /// What the turn that has ended took, and in how many transactions.
+    fn read(&self) -> (Took, usize) {
+        self.answered.store(0, Ordering::Relaxed);
+        let mut marks = std::mem::take(&mut *self.marks.lock().expect("a clock"));
+        marks.sort();
+        let [(start, before), (end, after)] = marks[..] else {
+            panic!("a turn has a start and an end: {marks:?}")
+        };
+        (Took::of_wall(end - start), (after - before) as usize)
+    }
+}
 
 pub(crate) fn run() {
     for (durability, word) in DURABILITIES {
@@ -31,14 +67,19 @@ pub(crate) fn run() {
         handle.turn(|_| ()).wait().expect("a store");
         let witness = Floor::open_existing(&path, durability);
         let gates = Arc::new((Barrier::new(WRITERS + 1), Barrier::new(WRITERS + 1)));
+        let clock = Arc::new(Clock {
+            handle: handle.clone(),
+            answered: AtomicUsize::new(0),
+            marks: Mutex::default(),
+        });
         let writers: Vec<_> = (0..WRITERS)
             .map(|n| {
-                let (handle, gates) = (handle.clone(), gates.clone());
+                let (handle, gates, clock) = (handle.clone(), gates.clone(), clock.clone());
                 std::thread::spawn(move || {
                     let mut client = Client::new(n);
                     for turn in 0..=TURNS {
                         gates.0.wait();
-                        for _ in 0..EACH {
+                        for _ in 0..LEAD + EACH + LEAD {
                             let commit = if turn == 0 {
                                 client.set(n)
                             } else {
@@ -50,6 +91,7 @@ pub(crate) fn run() {
                                 done.map(|done| done.seq)
                             });
                             reply.wait().expect("a group").expect("an honest commit");
+                            clock.answered();
                         }
                         gates.1.wait();
                     }
@@ -65,20 +107,21 @@ pub(crate) fn run() {
                 .expect("a read")
                 .expect("a seq")
                 .0;
-            let before = handle.counters().transactions;
-            let ours = measured(|| {
-                gates.0.wait();
-                gates.1.wait();
-            });
-            let transactions = (handle.counters().transactions - before) as usize;
-            let count = WRITERS * EACH;
-            let rows: Vec<Rows> = (from + 1..=from + count as u64)
-                .map(|seq| Rows::of(witness.connection(), seq))
-                .collect();
+            gates.0.wait();
+            gates.1.wait();
+            let (ours, transactions) = clock.read();
+            let (lead, count) = ((WRITERS * LEAD) as u64, (WRITERS * EACH) as u64);
+            let rows = |seqs: RangeInclusive<u64>| -> Vec<Rows> {
+                seqs.map(|seq| Rows::of(witness.connection(), seq)).collect()
+            };
+            floor.write(&rows(from + 1..=from + lead));
+            let timed = rows(from + lead + 1..=from + lead + count);
             let theirs = measured(|| {
-                rows.chunks(count.div_ceil(transactions))
+                timed
+                    .chunks(timed.len().div_ceil(transactions))
                     .for_each(|group| floor.write(group));
             });
+            floor.write(&rows(from + lead + count + 1..=from + lead + count + lead));
             if turn > 0 {
                 pairs.add(ours, theirs);
                 groups += transactions;

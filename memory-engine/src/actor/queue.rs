@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::reply::Wakes;
 use super::writer::Writer;
@@ -12,7 +12,7 @@ use super::{ForeignListener, Log};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::store_path::StoreLocation;
-use crate::sync::{Condvar, Mutex, TIME_PASSES};
+use crate::sync::{Condvar, Mutex, MutexGuard, TIME_PASSES};
 
 /// Work between transactions.
 pub(super) type Turn = Box<dyn FnOnce(Option<&mut Engine>, Option<EngineError>) + Send>;
@@ -124,8 +124,6 @@ struct Inner {
     last_group: usize,
     /// How many write at once, as far as was seen lately.
     writers: usize,
-    /// Jobs that the writer is to be woken for.
-    wanted: usize,
     /// The writer, while no thread runs it.
     parked: Option<Box<Writer>>,
     /// No handle is left: run what is queued, then end.
@@ -138,21 +136,15 @@ struct Inner {
     watching: bool,
 }
 
-/// How long the writer waits for those that it has just answered, who as a rule have more to write: groups would else get
-/// ever smaller, each of the few that were quickest, and a group costs a good deal by itself.
-const RETURN: Duration = Duration::from_micros(200);
-
-impl Inner {
-    /// Whether nothing waits but writes that share a transaction.
-    fn is_calm(&self) -> bool {
-        !self.closing && self.jobs.iter().all(|job| matches!(job, Job::Grouped(_)))
-    }
-}
+/// How long the writer stays for those that it has just answered, who as a rule have more to write: groups would else get
+/// ever smaller, each of the few that were quickest, and a group costs a good deal by itself. It stays awake meanwhile, for
+/// to be woken takes longer than most of them need, and gives way to every thread that could run.
+const LINGER: Duration = Duration::from_micros(100);
 
 /// What the writer finds when it asks for work.
 pub(super) enum Next {
-    /// Grouped jobs, never none.
-    Group(Vec<Box<dyn GroupedJob>>),
+    /// The first member of a group; [`Queue::joining`] gives the others.
+    Group(Box<dyn GroupedJob>),
     /// A job of its own.
     Single(Job),
     /// Nothing within the poll interval.
@@ -170,7 +162,6 @@ impl Queue {
                 jobs: VecDeque::new(),
                 last_group: 0,
                 writers: 0,
-                wanted: 1,
                 parked: Some(Box::new(writer)),
                 closing: false,
                 ended: false,
@@ -206,12 +197,9 @@ impl Queue {
             drop(inner);
             return drop(job);
         }
-        let urgent = !matches!(job, Job::Grouped(_));
         inner.jobs.push_back(job);
         let unanswered = self.start(&mut inner);
-        if urgent || inner.jobs.len() >= inner.wanted {
-            self.arrived.notify_one();
-        }
+        self.arrived.notify_one();
         drop(inner);
         drop(unanswered);
     }
@@ -271,17 +259,12 @@ impl Queue {
     }
 
     /// The next work, waiting at most `patience` for it.
-    pub(super) fn next(&self, patience: Duration, max_group: usize) -> Next {
+    pub(super) fn next(&self, patience: Duration) -> Next {
         let mut inner = self.inner.lock();
         if inner.last_group > 0 {
             let seen = std::mem::take(&mut inner.last_group) + inner.jobs.len();
             inner.writers = seen.max(inner.writers - inner.writers.div_ceil(8));
-            // Half of them, for the other half comes while those are written.
-            inner.wanted = inner.writers / 2;
-            if inner.jobs.len() < inner.wanted && inner.is_calm() && TIME_PASSES {
-                self.arrived.wait_for(&mut inner, RETURN);
-            }
-            inner.wanted = 1;
+            inner = self.linger(inner);
         }
         if inner.jobs.is_empty() && !inner.closing {
             self.arrived.wait_for(&mut inner, patience);
@@ -292,22 +275,47 @@ impl Queue {
                 Next::Closed
             }
             None => Next::Nothing,
-            Some(Job::Grouped(first)) => {
-                let mut group = vec![first];
-                while group.len() < max_group {
-                    match inner.jobs.pop_front() {
-                        Some(Job::Grouped(job)) => group.push(job),
-                        Some(other) => {
-                            inner.jobs.push_front(other);
-                            break;
-                        }
-                        None => break,
-                    }
-                }
-                inner.last_group = group.len();
-                Next::Group(group)
-            }
+            Some(Job::Grouped(first)) => Next::Group(first),
             Some(job) => Next::Single(job),
+        }
+    }
+
+    /// Stays for a job, if several write at once.
+    fn linger<'q>(&'q self, mut inner: MutexGuard<'q, Inner>) -> MutexGuard<'q, Inner> {
+        if inner.writers < 2 || !TIME_PASSES {
+            return inner;
+        }
+        let until = Instant::now() + LINGER;
+        while inner.jobs.is_empty() && !inner.closing {
+            if Instant::now() >= until {
+                inner.writers /= 2;
+                break;
+            }
+            drop(inner);
+            std::thread::yield_now();
+            inner = self.inner.lock();
+        }
+        inner
+    }
+
+    /// The next member of the open group, which has `members` so far; none when the group is to end. Whoever comes while a
+    /// group is being written still gets in.
+    pub(super) fn joining(&self, members: usize, max_group: usize) -> Option<Box<dyn GroupedJob>> {
+        let mut inner = self.inner.lock();
+        inner.last_group = members;
+        if members >= max_group {
+            return None;
+        }
+        // The last few are not worth everybody else's time.
+        if members < inner.writers - inner.writers / 8 {
+            inner = self.linger(inner);
+        }
+        match inner.jobs.pop_front()? {
+            Job::Grouped(job) => Some(job),
+            other => {
+                inner.jobs.push_front(other);
+                None
+            }
         }
     }
 

@@ -95,9 +95,9 @@ impl Writer {
             };
             // In short waits, so that an idle writer notices when it gets crowded.
             let patience = patience.min(idle_close).min(SOON);
-            match queue.next(patience, writer.options.max_group) {
-                Next::Group(jobs) => {
-                    writer.run_group(jobs, queue);
+            match queue.next(patience) {
+                Next::Group(first) => {
+                    writer.run_group(first, queue);
                     idle = Idle::default();
                 }
                 Next::Single(job) => {
@@ -165,10 +165,24 @@ impl Writer {
         self.resident = None;
     }
 
-    fn run_group(&mut self, mut jobs: Vec<Box<dyn GroupedJob>>, queue: &Arc<Queue>) {
-        let outcome = self
-            .engine()
-            .and_then(|engine| engine.group(|engine| jobs.iter_mut().for_each(|job| job.run(engine))));
+    /// Runs a group, which begins with `first` and takes in what has come by the time its last member is written.
+    fn run_group(&mut self, first: Box<dyn GroupedJob>, queue: &Arc<Queue>) {
+        let max_group = self.options.max_group;
+        let mut jobs = Vec::new();
+        let mut next = Some(first);
+        let outcome = self.engine().and_then(|engine| {
+            engine.group(|engine| {
+                while let Some(mut job) = next.take() {
+                    job.run(engine);
+                    jobs.push(job);
+                    if !engine.group_is_lost() {
+                        next = queue.joining(jobs.len(), max_group);
+                    }
+                }
+            })
+        });
+        // There was no engine to begin with.
+        jobs.extend(next);
         let lost = outcome.err();
         if let Some(error) = &lost {
             tracing::warn!(%error, members = jobs.len(), "a commit group was lost");
@@ -198,7 +212,7 @@ impl Writer {
 
     fn run_single(&mut self, job: Job, queue: &Arc<Queue>) {
         match job {
-            Job::Grouped(job) => self.run_group(vec![job], queue),
+            Job::Grouped(job) => self.run_group(job, queue),
             Job::Alone(work) => {
                 // What other processes did before is published before what this turn may publish.
                 if queue.is_watching() {
