@@ -26,7 +26,7 @@ pub(crate) async fn list(
         // One more than asked for tells whether more follow.
         Ok((
             reader.server_seq()?,
-            reader.entity_id_page(after.as_ref(), Some(page + 1))?,
+            reader.entity_id_page(after.as_ref(), Some(page.saturating_add(1)))?,
         ))
     })
     .await?;

@@ -41,7 +41,9 @@ impl Server {
         router: Router,
         ending: impl Future<Output = ()>,
     ) -> io::Result<()> {
-        let places = Arc::new(Semaphore::new(self.config().limits.max_connections));
+        let places = Arc::new(Semaphore::new(
+            self.config().limits.max_connections.min(Semaphore::MAX_PERMITS),
+        ));
         let mut connections = JoinSet::new();
         let mut ending = std::pin::pin!(ending);
         loop {

@@ -126,6 +126,13 @@ pub(super) const COUNT: Kind<usize> = Kind {
     show: usize::to_string,
 };
 
+/// A count of at least one, within 32 bits: with none of it nothing works, and no more is ever meant.
+pub(super) const SOME: Kind<usize> = Kind {
+    expected: "a whole number from 1 to 4294967295",
+    read: |text| (COUNT.read)(text).filter(|n| (1..=u32::MAX as usize).contains(n)),
+    ..COUNT
+};
+
 /// A count of at least one.
 pub(super) const BURST: Kind<NonZeroU32> = Kind {
     unit: "count",
@@ -166,14 +173,19 @@ pub(super) const EGRESS: Kind<Option<NonZeroU32>> = Kind {
     ..PER_SECOND
 };
 
+/// Most bytes and milliseconds a knob may hold: beyond anything meant, and far from where sums of them overflow.
+const MOST_BYTES: u64 = 1 << 50;
+const MOST_MILLISECONDS: u64 = 1_000_000 * 3_600_000;
+
 pub(super) const BYTES: Kind<usize> = Kind {
     unit: "bytes",
-    expected: "bytes, or a number with KiB, MiB or GiB",
+    expected: "bytes, or a number with KiB, MiB or GiB, up to 1048576GiB",
     read: |text| {
         scaled(
             text,
             &[("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("", 1)],
         )
+        .filter(|n| *n <= MOST_BYTES)
         .and_then(|n| usize::try_from(n).ok())
     },
     show: |bytes| {
@@ -185,20 +197,50 @@ pub(super) const BYTES: Kind<usize> = Kind {
     },
 };
 
+/// At least one byte: with none of it nothing gets in or out.
+pub(super) const ROOM: Kind<usize> = Kind {
+    expected: "at least one byte: bytes, or a number with KiB, MiB or GiB, up to 1048576GiB",
+    read: |text| (BYTES.read)(text).filter(|n| *n > 0),
+    ..BYTES
+};
+
+/// What each connection has for life.
+pub(super) const BUFFER: Kind<usize> = Kind {
+    expected: "1KiB to 16MiB: bytes, or a number with KiB or MiB",
+    read: |text| (BYTES.read)(text).filter(|n| (1 << 10..=16 << 20).contains(n)),
+    ..BYTES
+};
+
 pub(super) const DURATION: Kind<Duration> = Kind {
     unit: "duration",
-    expected: "milliseconds, or a number with ms, s, m or h",
+    expected: "milliseconds, or a number with ms, s, m or h, up to 1000000h",
     read: |text| {
         scaled(
             text,
             &[("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("", 1)],
         )
+        .filter(|ms| *ms <= MOST_MILLISECONDS)
         .map(Duration::from_millis)
     },
     show: |duration| {
         let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         shown(ms, &[("h", 3_600_000), ("m", 60_000), ("s", 1_000)], "ms")
     },
+};
+
+/// How often, or how long at the longest, something is waited for: without any time it would be done without end, or
+/// never.
+pub(super) const PERIOD: Kind<Duration> = Kind {
+    expected: "at least 1ms: milliseconds, or a number with ms, s, m or h, up to 1000000h",
+    read: |text| (DURATION.read)(text).filter(|duration| !duration.is_zero()),
+    ..DURATION
+};
+
+/// A duration that its readers are told in whole seconds.
+pub(super) const SECONDS: Kind<Duration> = Kind {
+    expected: "at least 1s: milliseconds, or a number with ms, s, m or h, up to 1000000h",
+    read: |text| (DURATION.read)(text).filter(|duration| duration.as_secs() > 0),
+    ..DURATION
 };
 
 /// A duration of the serving loop's environment: plain milliseconds above zero, within 32 bits (SS-12).

@@ -2,8 +2,9 @@
 //! the printed configuration and `docs/knobs.md`.
 
 use super::kinds::{
-    ACL_MODE, ADDRESS, BURST, BYTES, CAP, COUNT, DIDS, DURABILITY, DURATION, EGRESS, LOOP_DURATION,
-    OPTIONAL_PATH, OPTIONAL_TEXT, PATH, PER_SECOND, PORT, SWITCH, TEXT, WORD_SWITCH,
+    ACL_MODE, ADDRESS, BUFFER, BURST, BYTES, CAP, COUNT, DIDS, DURABILITY, DURATION, EGRESS, LOOP_DURATION,
+    OPTIONAL_PATH, OPTIONAL_TEXT, PATH, PER_SECOND, PERIOD, PORT, ROOM, SECONDS, SOME, SWITCH, TEXT,
+    WORD_SWITCH,
 };
 use super::{Garbage, Knob};
 
@@ -246,7 +247,7 @@ pub const KNOBS: &[Knob] = &[
     ),
     knob!(
         "limits.challenge_ttl",
-        DURATION,
+        SECONDS,
         ["MEMORY_CHALLENGE_TTL"],
         limits.challenge_ttl,
         "Life of a session-open challenge."
@@ -267,105 +268,105 @@ pub const KNOBS: &[Knob] = &[
     ),
     knob!(
         "limits.max_inbound_message",
-        BYTES,
+        ROOM,
         ["MEMORY_MAX_INBOUND_MESSAGE"],
         limits.max_inbound_message,
         "Largest inbound message; a larger one closes the connection with 1009."
     ),
     knob!(
         "limits.negotiation_buffer",
-        BYTES,
+        BUFFER,
         ["MEMORY_NEGOTIATION_BUFFER"],
         limits.negotiation_buffer,
         "Text buffered while a connection's first frame is handled; more closes it with 1009."
     ),
     knob!(
         "limits.keep_alive",
-        DURATION,
+        PERIOD,
         ["MEMORY_KEEP_ALIVE"],
         limits.keep_alive,
         "Silence after which a ping is sent, and again after which the socket is closed with 1001."
     ),
     knob!(
         "limits.request_head",
-        DURATION,
+        PERIOD,
         ["MEMORY_REQUEST_HEAD"],
         limits.request_head,
         "Time for a request's head to arrive; a peer that takes longer is cut off."
     ),
     knob!(
         "limits.hello_deadline",
-        DURATION,
+        PERIOD,
         ["MEMORY_HELLO_DEADLINE"],
         limits.hello_deadline,
         "Time for an accepted hello on a socket; then it closes 1002."
     ),
     knob!(
         "limits.max_connections",
-        COUNT,
+        SOME,
         ["MEMORY_MAX_CONNECTIONS"],
         limits.max_connections,
         "TCP connections at once; further ones are closed unanswered."
     ),
     knob!(
         "limits.unopened_bytes",
-        BYTES,
+        ROOM,
         ["MEMORY_UNOPENED_BYTES"],
         limits.unopened_bytes,
         "Bytes a socket may send before a session is opened on it; beyond it closes 1009."
     ),
     knob!(
         "limits.unopened_sockets",
-        COUNT,
+        SOME,
         ["MEMORY_UNOPENED_SOCKETS"],
         limits.unopened_sockets,
         "Sockets without a session; beyond it the one that has waited longest is closed 1013."
     ),
     knob!(
         "limits.inbound_pending_frames",
-        COUNT,
+        SOME,
         ["MEMORY_INBOUND_PENDING_FRAMES"],
         limits.inbound_pending_frames,
         "Frames of one connection that may wait before its socket is no longer read."
     ),
     knob!(
         "limits.inbound_pending_bytes",
-        BYTES,
+        ROOM,
         ["MEMORY_INBOUND_PENDING_BYTES"],
         limits.inbound_pending_bytes,
         "Bytes of one connection that may wait before its socket is no longer read."
     ),
     knob!(
         "limits.read_buffer",
-        BYTES,
+        BUFFER,
         ["MEMORY_READ_BUFFER"],
         limits.read_buffer,
         "Bytes of a socket's read buffer; each connection has one for life."
     ),
     knob!(
         "limits.outbound_high_water",
-        BYTES,
+        ROOM,
         ["MEMORY_OUTBOUND_HIGH_WATER"],
         limits.outbound_high_water,
         "Queued bytes above which a connection's sessions are skipped by fan-out and later get one frame computed from state."
     ),
     knob!(
         "limits.outbound_cap",
-        BYTES,
+        ROOM,
         ["MEMORY_OUTBOUND_CAP"],
         limits.outbound_cap,
         "Queued bytes above which a connection is closed with 1013."
     ),
     knob!(
         "limits.outbound_stall",
-        DURATION,
+        PERIOD,
         ["MEMORY_OUTBOUND_STALL"],
         limits.outbound_stall,
         "Time without progress of a write after which a connection is closed with 1013."
     ),
     knob!(
         "limits.outbound_min_rate",
-        BYTES,
+        ROOM,
         ["MEMORY_OUTBOUND_MIN_RATE"],
         limits.outbound_min_rate,
         "Bytes per second granted to one large frame on top of the stall time."
@@ -407,14 +408,14 @@ pub const KNOBS: &[Knob] = &[
     ),
     knob!(
         "limits.commits_per_turn",
-        COUNT,
+        SOME,
         ["MEMORY_COMMITS_PER_TURN"],
         limits.commits_per_turn,
         "Commits of one space admitted in one transaction."
     ),
     knob!(
         "limits.concurrent_full_evaluations",
-        COUNT,
+        SOME,
         ["MEMORY_CONCURRENT_FULL_EVALUATIONS"],
         limits.concurrent_full_evaluations,
         "Whole watch lists (resumes, replacements) evaluated at once in the process; others wait."
@@ -428,7 +429,7 @@ pub const KNOBS: &[Knob] = &[
     ),
     knob!(
         "limits.entity_id_page",
-        COUNT,
+        SOME,
         ["MEMORY_ENTITY_ID_PAGE"],
         limits.entity_id_page,
         "Ids on one page of `entity-id.list`, and most ids of an unpaginated answer."
@@ -442,7 +443,7 @@ pub const KNOBS: &[Knob] = &[
     ),
     knob!(
         "limits.foreign_commit_poll",
-        DURATION,
+        PERIOD,
         ["MEMORY_FOREIGN_COMMIT_POLL"],
         limits.foreign_commit_poll,
         "How often commits of other processes on the same data directory are looked for."
@@ -456,7 +457,7 @@ pub const KNOBS: &[Knob] = &[
     ),
     knob!(
         "limits.sweep_interval",
-        DURATION,
+        PERIOD,
         ["MEMORY_SWEEP_INTERVAL"],
         limits.sweep_interval,
         "How often expired sessions and rate buckets are swept."

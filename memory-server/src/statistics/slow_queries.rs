@@ -66,10 +66,10 @@ impl SlowQueries {
             return;
         }
         let mut ring = self.ring.lock();
-        if ring.len() == self.most {
+        ring.push_back(query);
+        if ring.len() > self.most {
             ring.pop_front();
         }
-        ring.push_back(query);
     }
 
     /// Those kept, oldest first.
@@ -82,14 +82,14 @@ impl SlowQueries {
 mod tests {
     use super::*;
 
-    #[test]
-    fn srv_1102_the_ring_keeps_the_newest_slow_queries() {
+    /// Elapsed times of what a ring of `most` entries keeps of five queries.
+    fn kept_of_five(most: usize) -> Vec<f64> {
         let limits = Limits {
-            slow_query_ring: 2,
+            slow_query_ring: most,
             ..Limits::default()
         };
         let slow = SlowQueries::new(&limits);
-        for elapsed in [100.0, 101.0, 102.0, 103.0] {
+        for elapsed in [100.0, 101.0, 102.0, 103.0, 104.0] {
             slow.note(SlowQuery {
                 timestamp: 0,
                 elapsed,
@@ -99,7 +99,17 @@ mod tests {
                 watches: None,
             });
         }
-        let kept: Vec<f64> = slow.kept().iter().map(|query| query.elapsed).collect();
-        assert_eq!(kept, [102.0, 103.0]);
+        slow.kept().iter().map(|query| query.elapsed).collect()
+    }
+
+    #[test]
+    fn srv_1102_the_ring_keeps_the_newest_slow_queries() {
+        assert_eq!(kept_of_five(2), [103.0, 104.0]);
+        assert_eq!(
+            kept_of_five(100),
+            [101.0, 102.0, 103.0, 104.0],
+            "100 ms is not slow"
+        );
+        assert_eq!(kept_of_five(0), [] as [f64; 0], "a ring of nothing stays empty");
     }
 }

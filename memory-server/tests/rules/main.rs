@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod absurd_knobs;
 mod acting_owner;
 mod bounds;
 mod failing_flush;
