@@ -1,9 +1,9 @@
 //! One transport and what it owns: negotiated flags, the live challenge, the sessions opened on it and the queue to
 //! its peer (SRV-110…113, SRV-301). Shared by the tasks of `transport`, by `loopback` and by fan-out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use memory_engine::sync::Mutex;
 use memory_wire::auth::ChallengeState;
@@ -14,7 +14,7 @@ use crate::delivery::SessionKey;
 use crate::limits::Limits;
 use crate::listener::Allowance;
 use crate::outbound::Outbound;
-use crate::space::Space;
+use crate::space::{PendingFrame, Space};
 use crate::statistics::Statistics;
 
 /// Where a connection stands (SRV-112). `AwaitHello → Ready`, once; a refused hello stays in `AwaitHello`.
@@ -50,6 +50,16 @@ pub(crate) struct Connection {
     /// At most one challenge lives at a time (SRV-301).
     pub(crate) challenge: Mutex<ChallengeState>,
     sessions: Mutex<BTreeMap<(SpaceId, SessionId), OpenSession>>,
+    arrivals: Mutex<Arrivals>,
+}
+
+/// Frames that have arrived and are not handled yet, for which the pushes of their spaces wait (SRV-436).
+#[derive(Debug, Default)]
+struct Arrivals {
+    /// Oldest first; those handled are gone.
+    pending: VecDeque<Weak<PendingFrame>>,
+    /// The first of them waits for its principal's rate, and the others for the first: nobody else is to wait for that.
+    held_back: bool,
 }
 
 impl Connection {
@@ -77,7 +87,40 @@ impl Connection {
             allowance: OnceLock::new(),
             challenge: Mutex::default(),
             sessions: Mutex::default(),
+            arrivals: Mutex::default(),
         })
+    }
+
+    /// A frame that has arrived; it is pending for as long as the caller keeps it.
+    pub(crate) fn expect(&self, frame: PendingFrame) -> Arc<PendingFrame> {
+        let frame = Arc::new(frame);
+        let mut arrivals = self.arrivals.lock();
+        if arrivals.held_back {
+            frame.let_go();
+        }
+        while arrivals
+            .pending
+            .front()
+            .is_some_and(|oldest| oldest.strong_count() == 0)
+        {
+            arrivals.pending.pop_front();
+        }
+        arrivals.pending.push_back(Arc::downgrade(&frame));
+        frame
+    }
+
+    /// What has arrived, and what will, waits for a rate: no pushes wait for it.
+    pub(crate) fn hold_back(&self) {
+        let mut arrivals = self.arrivals.lock();
+        arrivals.held_back = true;
+        for frame in arrivals.pending.iter().filter_map(Weak::upgrade) {
+            frame.let_go();
+        }
+    }
+
+    /// What arrives from now on is handled in its turn again.
+    pub(crate) fn go_on(&self) {
+        self.arrivals.lock().held_back = false;
     }
 
     /// The bound on what it may send before it opens a session.

@@ -27,6 +27,7 @@ pub struct LoopbackConnection {
 #[derive(Debug, Clone)]
 pub struct LoopbackSender {
     frames: mpsc::Sender<Inbound>,
+    connection: Arc<Connection>,
     server: Arc<Server>,
 }
 
@@ -69,7 +70,7 @@ fn serve(
     connection: Option<Arc<Connection>>,
 ) -> Result<LoopbackConnection, LoopbackClosed> {
     let connection = connection.ok_or(LoopbackClosed)?;
-    let (frames, mut queue) = mpsc::channel::<Inbound>(server.config().limits.inbound_pending_frames);
+    let (frames, mut queue) = mpsc::channel::<Inbound>(server.config().limits.inbound_pending_frames.max(1));
     let (owner, served) = (Arc::clone(server), Arc::clone(&connection));
     server.tasks().spawn(async move {
         loop {
@@ -91,6 +92,7 @@ fn serve(
     Ok(LoopbackConnection {
         sender: LoopbackSender {
             frames,
+            connection: Arc::clone(&connection),
             server: Arc::clone(server),
         },
         receiver: LoopbackReceiver {
@@ -132,6 +134,7 @@ impl LoopbackSender {
             message
                 .header()
                 .and_then(|header| self.server.pending_frame(&header.space))
+                .map(|frame| self.connection.expect(frame))
         });
         let (handled, wait) = oneshot::channel();
         self.frames

@@ -207,12 +207,13 @@ impl RateLimits {
     }
 
     /// Waits for a token. The connection's frames wait with it, so that a client which is merely quick is slowed by its
-    /// own socket and never sees an error.
+    /// own socket and never sees an error. `waits` is told beforehand.
     pub(crate) async fn pace(
         &self,
         what: Metered,
         principal: Option<&Did>,
         statistics: &Statistics,
+        waits: impl Fn(),
     ) -> Result<(), TooFast> {
         let Some(buckets) = self.buckets(what) else {
             return Ok(());
@@ -236,6 +237,7 @@ impl RateLimits {
                 });
             }
             left -= wait.max(Duration::from_millis(1)).min(left);
+            waits();
             sleep(wait).await;
         }
     }
@@ -268,12 +270,12 @@ mod tests {
         let (alice, bob) = (Did::from("did:key:zAlice"), Did::from("did:key:zBob"));
         for _ in 0..3 {
             limits
-                .pace(Metered::Commit, Some(&alice), &statistics)
+                .pace(Metered::Commit, Some(&alice), &statistics, || ())
                 .await
                 .expect("within the burst");
         }
         let refusal = limits
-            .pace(Metered::Commit, Some(&alice), &statistics)
+            .pace(Metered::Commit, Some(&alice), &statistics, || ())
             .await
             .expect_err("the bucket is empty and nothing may wait");
         let wire = refusal.to_wire();
@@ -285,11 +287,11 @@ mod tests {
         assert!(refusal.to_open_error().retriable);
         // Others, and other kinds, are none of it.
         limits
-            .pace(Metered::Commit, Some(&bob), &statistics)
+            .pace(Metered::Commit, Some(&bob), &statistics, || ())
             .await
             .expect("bob's own bucket");
         limits
-            .pace(Metered::Query, Some(&alice), &statistics)
+            .pace(Metered::Query, Some(&alice), &statistics, || ())
             .await
             .expect("no limit");
         assert_eq!(
@@ -311,7 +313,7 @@ mod tests {
         });
         for _ in 0..5 {
             limits
-                .pace(Metered::Query, None, &statistics)
+                .pace(Metered::Query, None, &statistics, || ())
                 .await
                 .expect("it waits");
         }

@@ -73,7 +73,12 @@ impl Server {
             statistics: Arc::new(Statistics::new(&config.limits)),
             started_at: config.clock.wall_ms(),
             rates: RateLimits::new(&config.rates),
-            full_evaluations: Arc::new(Semaphore::new(config.limits.concurrent_full_evaluations.max(1))),
+            full_evaluations: Arc::new(Semaphore::new(
+                config
+                    .limits
+                    .concurrent_full_evaluations
+                    .clamp(1, Semaphore::MAX_PERMITS),
+            )),
             config,
             tasks,
             me: me.clone(),
@@ -138,7 +143,12 @@ impl Server {
         if connection.outbound.is_loopback() {
             return Ok(());
         }
-        self.rates.pace(what, principal, &self.statistics).await
+        let paced = self
+            .rates
+            .pace(what, principal, &self.statistics, || connection.hold_back())
+            .await;
+        connection.go_on();
+        paced
     }
 
     /// Connections that are open, or ending.

@@ -66,9 +66,13 @@ pub(crate) struct Schedule {
     last_refresh: AtomicU64,
 }
 
-/// Counts one inbound frame as pending in its space until it is dropped (SRV-110).
+/// Counts one inbound frame as pending in its space until it is dropped (SRV-110), or let go because it waits for something
+/// other than its turn.
 #[derive(Debug)]
-pub(crate) struct PendingFrame(Arc<Space>);
+pub(crate) struct PendingFrame {
+    space: Arc<Space>,
+    counted: AtomicBool,
+}
 
 impl Space {
     pub(crate) fn new(id: SpaceId, engine: EngineHandle, limits: &Limits) -> Arc<Space> {
@@ -223,15 +227,28 @@ impl Space {
 
     pub(crate) fn pending_frame(self: &Arc<Space>) -> PendingFrame {
         self.schedule.pending.fetch_add(1, Ordering::AcqRel);
-        PendingFrame(Arc::clone(self))
+        PendingFrame {
+            space: Arc::clone(self),
+            counted: AtomicBool::new(true),
+        }
+    }
+}
+
+impl PendingFrame {
+    /// The space's pushes wait for the frame no longer.
+    pub(crate) fn let_go(&self) {
+        if self.counted.swap(false, Ordering::AcqRel) {
+            let schedule = &self.space.schedule;
+            if schedule.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
+                schedule.settled.notify_waiters();
+            }
+        }
     }
 }
 
 impl Drop for PendingFrame {
     fn drop(&mut self) {
-        if self.0.schedule.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.schedule.settled.notify_waiters();
-        }
+        self.let_go();
     }
 }
 

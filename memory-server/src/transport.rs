@@ -56,7 +56,7 @@ pub(crate) struct Inbound {
     pub(crate) message: Option<ClientMessage>,
     pub(crate) arrived: Instant,
     /// Counts as pending in its space until handled (SRV-110).
-    pub(crate) pending: Option<PendingFrame>,
+    pub(crate) pending: Option<Arc<PendingFrame>>,
     /// Share of the connection's inbound byte bound (SRV-707).
     pub(crate) permit: Option<OwnedSemaphorePermit>,
     /// Told when the frame has been handled.
@@ -117,7 +117,7 @@ pub(crate) fn upgrade(
 async fn serve(server: Arc<Server>, connection: Arc<Connection>, socket: WebSocket, mount: Mount) {
     let setup = spans::socket_setup();
     let (sink, stream) = socket.split();
-    let (frames, queue) = mpsc::channel(server.config().limits.inbound_pending_frames);
+    let (frames, queue) = mpsc::channel(server.config().limits.inbound_pending_frames.max(1));
     let writer = tokio::spawn(write(Arc::clone(&server), Arc::clone(&connection), sink, mount));
     let dispatcher = spawn_dispatcher(Arc::clone(&server), Arc::clone(&connection), queue);
     drop(setup);
@@ -203,7 +203,9 @@ impl Reader<'_> {
     /// Reads until the socket, the peer or the server ends; returns how the writer is to finish.
     async fn run(self, mut stream: SplitStream<WebSocket>) -> Closing {
         let limits = &self.server.config().limits;
-        let bytes = Arc::new(Semaphore::new(limits.inbound_pending_bytes));
+        let bytes = Arc::new(Semaphore::new(
+            limits.inbound_pending_bytes.min(Semaphore::MAX_PERMITS),
+        ));
         let mut stage = match self.mount {
             Mount::Production => Stage::First,
             Mount::Standalone => Stage::Open,
@@ -313,7 +315,8 @@ impl Reader<'_> {
                     .session(&header.space, &header.session_id)
                     .is_some()
             })
-            .and_then(|header| self.server.pending_frame(&header.space));
+            .and_then(|header| self.server.pending_frame(&header.space))
+            .map(|frame| self.connection.expect(frame));
         self.frames
             .send(Box::new(Inbound {
                 message,

@@ -6,6 +6,7 @@ mod access_list;
 mod exhaustion;
 mod forged;
 mod instances;
+mod neighbours;
 mod opens;
 mod paths;
 mod rig;
