@@ -56,7 +56,11 @@ fn deliver(
         Err(EngineError::EventAppendDuplicate { .. }) => return Ok(Appended::Deduped),
         Err(error) => return Err(error.into()),
     };
-    space.note_head(applied.seq);
+    let known = space.note_head(applied.seq);
+    if known.0 == 0 {
+        // The first commit of a space changes what a missing list means (§8.2).
+        space.access.forget();
+    }
     let stream = InstanceId::space(request.target_stream.clone());
     let origin = Origin {
         session: request.session_id.clone(),

@@ -201,6 +201,36 @@ async fn srv_813_a_served_list_change_is_judged_as_its_actors() {
     );
 }
 
+/// §8.2: what a missing list means changes with the first commit of a space, whoever makes it.
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_907_an_append_that_is_the_first_commit_of_a_space_ends_its_being_empty() {
+    let mut config = config();
+    config.acl.mode = AclMode::Enforce;
+    let running = Running::production(config).await;
+    let mut client = open(&running, "s", "did:key:a").await;
+    let refused = client.request(&set("s", 1, "of:x", &json!(1))).await;
+    assert_eq!(refused["error"]["name"], "AuthorizationError", "{refused}");
+    let appended = running
+        .server
+        .commit_delegated_append(DelegatedAppend {
+            target_space: SPACE.into(),
+            target_stream: stream_sidecar_id(&EntityId::from("of:piece"), &["leave"], Scope::Space),
+            target_stream_link: Some(value!({ "id": "of:piece", "path": ["leave"] })),
+            event_id: "ev".into(),
+            payload: value!({}),
+            acting_principal: Some(ACTOR.into()),
+            acting_session: None,
+            sessionless_space_scope: false,
+            capability_ref: "stream-append:x".into(),
+            session_id: "svc".into(),
+            local_seq: LocalSeq(1),
+        })
+        .await;
+    assert!(appended.is_ok(), "{appended:?}");
+    let accepted = client.request(&set("s", 2, "of:x", &json!(1))).await;
+    assert_eq!(accepted["ok"]["seq"], 2, "{accepted}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn srv_813_a_served_change_never_makes_the_first_list() {
     let running = Running::production(config()).await;
