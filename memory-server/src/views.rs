@@ -124,6 +124,10 @@ impl Views {
         self.0.is_empty()
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// The list with `interests` in place of it. Views that stay as they are keep their selection; a changed one needs a
     /// greater revision and starts anew (SRV-1001).
     pub(crate) fn replaced(

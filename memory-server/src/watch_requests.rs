@@ -221,7 +221,7 @@ impl Job {
                 (standing.with(new.clone()), new)
             }
         };
-        self.require_room_for_watches(&all)?;
+        self.require_room_for_watches(all.len() + views.len())?;
         self.admit(reader, slot, &all)?;
         let result = reader
             .snapshot(|reader| {
@@ -237,16 +237,16 @@ impl Job {
         result.map_err(|error| error.to_query())
     }
 
-    fn require_room_for_watches(&self, all: &WatchSet) -> Result<(), WireError> {
+    /// Views count like watches, those that only speculate too: each is kept.
+    fn require_room_for_watches(&self, watches: usize) -> Result<(), WireError> {
         let most = self.server.config().limits.max_watches;
-        if all.len() <= most {
+        if watches <= most {
             return Ok(());
         }
         self.server.statistics().count_limit(SessionLimit::Watches);
         Err(WireError::protocol(format!(
-            "{} would give the session {} watches, at most {most} are allowed",
-            self.change.as_str(),
-            all.len()
+            "{} would give the session {watches} watches, at most {most} are allowed",
+            self.change.as_str()
         )))
     }
 

@@ -301,3 +301,27 @@ async fn srv_1006_srv_1007_plans_survive_a_resume_of_a_client_that_speaks_views(
         "a client that does not speak views has none"
     );
 }
+
+/// What a session makes the server keep is bounded, whatever it calls it.
+#[tokio::test(flavor = "multi_thread")]
+async fn views_count_among_the_watches_a_session_may_have() {
+    let mut config = config();
+    config.limits.max_watches = 3;
+    let running = Running::standalone(config).await;
+    let (mut client, _) = open(&running, "s", None, true).await;
+    let mut speculative = view("b", 1, "of:b");
+    speculative["mode"] = "speculate".into();
+    let two = json!([view("a", 1, "of:a"), speculative]);
+    let answer = client.request(&watch_set("s", &["of:x"], Some(&two))).await;
+    assert!(answer["ok"].is_object(), "{answer}");
+    let three = json!([view("a", 1, "of:a"), view("b", 2, "of:b"), view("c", 1, "of:c")]);
+    let answer = client.request(&watch_set("s", &["of:x"], Some(&three))).await;
+    assert_eq!(answer["error"]["name"], "ProtocolError", "{answer}");
+    assert_eq!(
+        answer["error"]["message"],
+        "session.watch.set would give the session 4 watches, at most 3 are allowed"
+    );
+    assert_eq!(interests(&running).len(), 2, "nothing of it is there");
+    let answer = client.request(&watch_set("s", &[], Some(&three))).await;
+    assert!(answer["ok"].is_object(), "{answer}");
+}
