@@ -134,6 +134,11 @@ impl Engine {
         &self.reader
     }
 
+    /// The connection, for what is set on it for a while.
+    pub(crate) fn connection_mut(&mut self) -> &mut Connection {
+        self.reader.conn.get_mut()
+    }
+
     /// Whether commits of this store must reference stored invocations (ENG-128).
     pub fn legacy_refs_required(&self) -> bool {
         self.legacy_refs

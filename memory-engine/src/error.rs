@@ -113,6 +113,12 @@ pub enum EngineError {
         /// The statement.
         sql: String,
     },
+    /// A SQL statement that was ended because it used up what one request may.
+    #[error("the SQLite statement {bound}")]
+    SqliteExceeded {
+        /// What it does too much of, as the end of a sentence.
+        bound: &'static str,
+    },
     /// A table declaration of the SQLite builtin that is out of bounds (ENG-1411); its wire name is the
     /// reference's `TypeError`.
     #[error("{message}")]
@@ -302,6 +308,7 @@ impl EngineError {
             | StoreReadOnly(_)
             | ReadOvertaken
             | DamagedCopy { .. }
+            | SqliteExceeded { .. }
             | Sqlite(_)
             | Io { .. }
             | GroupLost(_)

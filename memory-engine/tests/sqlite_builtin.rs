@@ -3,7 +3,7 @@
 
 mod support;
 
-use memory_engine::sqlite_builtin::{CellDatabases, CellReaders, Column, QueryTarget};
+use memory_engine::sqlite_builtin::{CellDatabases, CellReaders, Column, QueryTarget, StatementBounds};
 use memory_engine::{
     Applied, ApplyCommit, Engine, EngineError, EngineOptions, ReadInstance, StoreLocation, dump,
 };
@@ -27,14 +27,18 @@ struct Store {
 
 impl Store {
     fn new() -> Store {
+        Store::bounded(StatementBounds::default())
+    }
+
+    fn bounded(bounds: StatementBounds) -> Store {
         let dir = tempfile::tempdir().unwrap();
         let location = StoreLocation::File(dir.path().join("store.sqlite"));
         let engine = Engine::open(location, EngineOptions::default()).unwrap();
         Store {
             _dir: dir,
             engine,
-            cells: CellDatabases::new(),
-            readers: CellReaders::new(),
+            cells: CellDatabases::bounded(bounds),
+            readers: CellReaders::bounded(bounds),
             space: "did:key:zSpace".into(),
             local_seq: 0.0,
         }
@@ -402,4 +406,68 @@ fn eng_1500_a_dump_is_a_store_of_its_own() {
         .unwrap();
     assert_eq!(a.member("value").and_then(Value::as_str), Some("kept"));
     store.commit(vec![set("of:a", value!("on"))]).unwrap();
+}
+
+/// Statements that would never end, or answer more than there is room for, end with the bound they met; the store and the
+/// database go on.
+#[test]
+fn srv_1203_statements_end_at_their_bounds() {
+    let mut store = Store::bounded(StatementBounds {
+        read_steps: 1_000_000,
+        write_steps: 1_000_000,
+        answer_bytes: 100_000,
+        value_bytes: 1_000_000,
+    });
+    store.commit(vec![sqlite(INSERT, value!(["kept", 1]))]).unwrap();
+    const FOR_EVER: &str = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c)";
+    let told = |failed: EngineError| {
+        assert!(matches!(failed, EngineError::SqliteExceeded { .. }), "{failed:?}");
+        failed.to_string()
+    };
+    for _ in 0..2 {
+        let endless = store.rows(Scope::Space, &format!("{FOR_EVER} SELECT max(n) FROM c"));
+        assert_eq!(
+            told(endless.unwrap_err()),
+            "the SQLite statement takes too many steps"
+        );
+        let much = store.rows(
+            Scope::Space,
+            "SELECT hex(zeroblob(30000)) a, hex(zeroblob(30000)) b FROM notes",
+        );
+        assert_eq!(
+            told(much.unwrap_err()),
+            "the SQLite statement answers too much at once"
+        );
+        let long = store.rows(Scope::Space, "SELECT length(zeroblob(1000001)) FROM notes");
+        assert!(matches!(long, Err(EngineError::Sqlite(_))), "{long:?}");
+        let rows = store.rows(Scope::Space, "SELECT who FROM notes").unwrap();
+        assert_eq!(rows.len(), 1, "the next one has all of its own");
+    }
+    for write in [
+        format!("INSERT INTO notes (n) {FOR_EVER} SELECT n FROM c"),
+        format!("UPDATE notes SET n = ({FOR_EVER} SELECT max(n) FROM c)"),
+    ] {
+        let failed = store.commit(vec![set("of:a", value!(1)), sqlite(&write, value!([]))]);
+        assert_eq!(
+            told(failed.unwrap_err()),
+            "the SQLite statement takes too many steps"
+        );
+    }
+    // All writes of a commit together have so many steps; the next commit has them again.
+    let some = format!("INSERT INTO notes (n) {FOR_EVER} SELECT n FROM c LIMIT 9000");
+    for _ in 0..8 {
+        store.commit(vec![sqlite(&some, value!([]))]).unwrap();
+    }
+    let failed = store.commit(vec![sqlite(&some, value!([])); 8]);
+    assert_eq!(
+        told(failed.unwrap_err()),
+        "the SQLite statement takes too many steps"
+    );
+    let kept = store
+        .rows(Scope::Space, "SELECT count(*) AS n FROM notes")
+        .unwrap();
+    assert_eq!(support::json(&kept[0])["n"], 1 + 8 * 9000);
+    // What the store itself keeps is not bounded by what a statement may work out.
+    let long = value!("x".repeat(2_000_000).as_str());
+    store.commit(vec![set("of:long", long)]).unwrap();
 }

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use memory_engine::sqlite_builtin::StatementBounds;
+
 /// Bounds and timings. `Limits::default()` is what the protocol's clients expect; tests shrink single fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -82,6 +84,16 @@ pub struct Limits {
 
     /// Ids on one page of `entity-id.list`, and most ids of an unpaginated answer (SRV-515).
     pub entity_id_page: usize,
+    /// `sqlite.query` requests that run at once in the process; others wait.
+    pub concurrent_sqlite_reads: usize,
+    /// Steps of SQLite's machine one `sqlite.query` may take; some fifty million are a second. A SELECT can run for ever.
+    pub sqlite_read_steps: usize,
+    /// Steps all SQLite operations of one commit may take together: they hold up the space.
+    pub sqlite_write_steps: usize,
+    /// Bytes of values one `sqlite.query` may answer with.
+    pub sqlite_answer_bytes: usize,
+    /// Bytes of one text or blob that a SQLite statement may work out.
+    pub sqlite_value_bytes: usize,
     /// Largest blob upload in bytes (SRV-121).
     pub max_blob: usize,
     /// Age of an authored commit that derived state does not cover, in a space somebody watches, above which the server
@@ -93,6 +105,18 @@ pub struct Limits {
     pub sweep_interval: Duration,
     /// Longest drain at shutdown (SRV-1401).
     pub shutdown_grace: Duration,
+}
+
+impl Limits {
+    /// What the statements of one request may use up.
+    pub(crate) fn statements(&self) -> StatementBounds {
+        StatementBounds {
+            read_steps: self.sqlite_read_steps as u64,
+            write_steps: self.sqlite_write_steps as u64,
+            answer_bytes: self.sqlite_answer_bytes,
+            value_bytes: u32::try_from(self.sqlite_value_bytes).unwrap_or(u32::MAX),
+        }
+    }
 }
 
 impl Default for Limits {
@@ -131,6 +155,11 @@ impl Default for Limits {
             concurrent_full_evaluations: threads.max(2),
             encoded_document_bytes: 16 * MIB,
             entity_id_page: 1000,
+            concurrent_sqlite_reads: threads.max(2),
+            sqlite_read_steps: 500_000_000,
+            sqlite_write_steps: 100_000_000,
+            sqlite_answer_bytes: 64 * MIB,
+            sqlite_value_bytes: 16 * MIB,
             max_blob: 10 * MIB,
             serving_lag_alarm: Duration::from_secs(30),
             foreign_commit_poll: Duration::from_millis(50),

@@ -57,6 +57,7 @@ pub struct Server {
     statistics: Arc<Statistics>,
     started_at: i64,
     full_evaluations: Arc<Semaphore>,
+    sqlite_reads: Arc<Semaphore>,
     rates: RateLimits,
     draining: watch::Sender<bool>,
 }
@@ -69,6 +70,7 @@ impl Server {
     pub fn new(config: ServerConfig) -> Result<Arc<Server>, ServerError> {
         let tasks = Tasks::current()?;
         let own_session = SessionId::from(format!("server:{}", config.identifiers.uuid()));
+        let statements = config.limits.statements();
         let server = Arc::new_cyclic(|me| Server {
             statistics: Arc::new(Statistics::new(&config.limits)),
             started_at: config.clock.wall_ms(),
@@ -77,6 +79,12 @@ impl Server {
                 config
                     .limits
                     .concurrent_full_evaluations
+                    .clamp(1, Semaphore::MAX_PERMITS),
+            )),
+            sqlite_reads: Arc::new(Semaphore::new(
+                config
+                    .limits
+                    .concurrent_sqlite_reads
                     .clamp(1, Semaphore::MAX_PERMITS),
             )),
             config,
@@ -91,8 +99,8 @@ impl Server {
             observer: RwLock::default(),
             serving_loop: RwLock::default(),
             draining: watch::Sender::new(false),
-            cells: Arc::default(),
-            cell_readers: CellReaders::new(),
+            cells: Arc::new(CellDatabases::bounded(statements)),
+            cell_readers: CellReaders::bounded(statements),
         });
         server.tasks.spawn(sweep(
             Arc::downgrade(&server),
@@ -243,6 +251,12 @@ impl Server {
     pub(crate) async fn full_evaluation_permit(&self) -> Option<OwnedSemaphorePermit> {
         // The semaphore is never closed; without a permit the evaluation would only be unbounded.
         Arc::clone(&self.full_evaluations).acquire_owned().await.ok()
+    }
+
+    /// A place among the SQLite reads that may run at once: each takes a thread for as long as it likes.
+    pub(crate) async fn sqlite_read_permit(&self) -> Option<OwnedSemaphorePermit> {
+        // Never closed, as above.
+        Arc::clone(&self.sqlite_reads).acquire_owned().await.ok()
     }
 
     // ---- spaces

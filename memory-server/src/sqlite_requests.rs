@@ -43,11 +43,16 @@ pub(crate) async fn query(
         request.db.tables.clone(),
     );
     let (reading, sql, params) = (Arc::clone(server), request.sql.clone(), request.params.clone());
-    let rows =
-        tokio::task::spawn_blocking(move || reading.cell_readers().query(&target, &sql, params.as_ref()))
-            .await
-            .map_err(|error| ServerError::from(error).to_query())?
-            .map_err(sqlite_error)?;
+    let place = server.sqlite_read_permit().await;
+    let rows = tokio::task::spawn_blocking(move || {
+        let answered = reading.cell_readers().query(&target, &sql, params.as_ref());
+        // Kept by the thread, which goes on when nobody waits for it any more.
+        drop(place);
+        answered
+    })
+    .await
+    .map_err(|error| ServerError::from(error).to_query())?
+    .map_err(sqlite_error)?;
     // The read took its time: what allowed it may be gone (SRV-406).
     server.require_capability(requester, Capability::Read).await?;
     let columns = columns(request.db.tables.as_ref(), &rows)?;

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use rusqlite::Connection;
 use rustc_hash::FxHashSet;
 
+use super::bounds::{Meter, StatementBounds};
 use super::disk_source::DiskSources;
 use super::table::{create_statement, quoted};
 use super::{cell_file, guard, labelled_write, sql_value};
@@ -34,6 +35,7 @@ const REMEMBERED_DECLARATIONS: usize = 4_096;
 pub struct CellDatabases {
     created: Mutex<FxHashSet<(PathBuf, Digest)>>,
     sources: DiskSources,
+    bounds: StatementBounds,
 }
 
 /// The one database a commit writes to.
@@ -48,6 +50,14 @@ impl CellDatabases {
     /// Nothing remembered yet.
     pub fn new() -> CellDatabases {
         CellDatabases::default()
+    }
+
+    /// Nothing remembered yet; writes are bounded like this.
+    pub fn bounded(bounds: StatementBounds) -> CellDatabases {
+        CellDatabases {
+            bounds,
+            ..CellDatabases::default()
+        }
     }
 
     /// The read-only files registered in this process.
@@ -219,12 +229,18 @@ impl Engine {
         let applied = cells
             .create_tables(&self.conn, &path, existed, &alias, target)
             .and_then(|()| {
+                let meter = Meter::install(self.connection_mut())?;
+                meter.grant(cells.bounds.write_steps);
                 let mut executor = Executor {
                     id: target.id.to_owned(),
                     alias: alias.clone(),
                     owner,
+                    meter,
+                    value_bytes: cells.bounds.value_bytes,
                 };
-                apply(self, &mut executor)
+                let applied = apply(self, &mut executor);
+                Meter::remove(self.connection_mut())?;
+                applied
             });
         // A second attached database would make unqualified names mean another file, so this may not be put off.
         let detached = self
@@ -253,6 +269,8 @@ struct Executor {
     id: String,
     alias: String,
     owner: Option<Value>,
+    meter: Meter,
+    value_bytes: u32,
 }
 
 impl SqliteOperations for Executor {
@@ -271,7 +289,9 @@ impl SqliteOperations for Executor {
         }
         guard::check_write(sql)?;
         let owner = db.owner.clone().or_else(|| self.owner.clone());
-        labelled_write::execute(conn, &self.alias, db, sql, params, owner)
+        self.meter.run(conn, self.value_bytes, || {
+            labelled_write::execute(conn, &self.alias, db, sql, params, owner)
+        })
     }
 }
 

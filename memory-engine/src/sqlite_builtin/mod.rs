@@ -9,9 +9,11 @@
 //! | what a row's label is | [`row_label`] |
 //! | the statement that creates a declared table | [`table`] |
 //! | where a database's file lies | [`cell_file`] |
+//! | how much a request may use up | [`StatementBounds`] |
 //! | to land a commit that writes | [`CellDatabases`], [`Engine::apply_commit_with_sqlite`](crate::Engine::apply_commit_with_sqlite) |
 //! | to read | [`CellReaders`] |
 
+mod bounds;
 pub mod cell_file;
 mod commit;
 pub mod disk_source;
@@ -24,6 +26,7 @@ mod sql_value;
 pub mod table;
 pub mod write_target;
 
+pub use bounds::StatementBounds;
 pub use commit::CellDatabases;
 pub use disk_source::DiskSources;
 pub use query::{CellReaders, Column, QueryTarget, Rows};

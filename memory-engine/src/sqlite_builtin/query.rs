@@ -10,6 +10,7 @@ use memory_wire::value::{Object, Value};
 use parking_lot::Mutex;
 use rusqlite::{Connection, OpenFlags};
 
+use super::bounds::{Meter, Room, StatementBounds};
 use super::disk_source::DiskSources;
 use super::{cell_file, guard, sql_value};
 use crate::error::EngineError;
@@ -67,13 +68,29 @@ pub struct Rows {
 /// A pool of read-only connections; the least recently used are closed first.
 #[derive(Debug, Default)]
 pub struct CellReaders {
-    idle: Mutex<Vec<(PathBuf, Connection)>>,
+    idle: Mutex<Vec<(PathBuf, Pooled)>>,
+    bounds: StatementBounds,
+}
+
+/// A connection of the pool.
+#[derive(Debug)]
+struct Pooled {
+    conn: Connection,
+    meter: Meter,
 }
 
 impl CellReaders {
-    /// An empty pool.
+    /// An empty pool with the usual bounds.
     pub fn new() -> CellReaders {
         CellReaders::default()
+    }
+
+    /// An empty pool whose reads are bounded like this.
+    pub fn bounded(bounds: StatementBounds) -> CellReaders {
+        CellReaders {
+            bounds,
+            ..CellReaders::default()
+        }
     }
 
     /// Runs one SELECT.
@@ -90,37 +107,47 @@ impl CellReaders {
         if !target.path.exists() {
             return Ok(Rows::default());
         }
-        let conn = self.take(&target.path)?;
-        let answered = read(&conn, sql, params);
-        self.give_back(target.path.clone(), conn);
+        let pooled = self.take(&target.path)?;
+        let StatementBounds {
+            read_steps,
+            answer_bytes,
+            value_bytes,
+            ..
+        } = self.bounds;
+        pooled.meter.grant(read_steps);
+        let answered = pooled.meter.run(&pooled.conn, value_bytes, || {
+            read(&pooled.conn, sql, params, Room(answer_bytes))
+        });
+        self.give_back(target.path.clone(), pooled);
         match answered {
             Err(EngineError::Sqlite(error)) if missing_declared_table(&error, target) => Ok(Rows::default()),
             answered => answered,
         }
     }
 
-    fn take(&self, path: &Path) -> Result<Connection, EngineError> {
+    fn take(&self, path: &Path) -> Result<Pooled, EngineError> {
         let mut idle = self.idle.lock();
         if let Some(at) = idle.iter().position(|(known, _)| known == path) {
             return Ok(idle.remove(at).1);
         }
         drop(idle);
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let conn = Connection::open_with_flags(path, flags)?;
+        let mut conn = Connection::open_with_flags(path, flags)?;
         conn.busy_timeout(BUSY_TIMEOUT)?;
-        Ok(conn)
+        let meter = Meter::install(&mut conn)?;
+        Ok(Pooled { conn, meter })
     }
 
-    fn give_back(&self, path: PathBuf, conn: Connection) {
+    fn give_back(&self, path: PathBuf, pooled: Pooled) {
         let mut idle = self.idle.lock();
-        idle.push((path, conn));
+        idle.push((path, pooled));
         if idle.len() > POOLED {
             idle.remove(0);
         }
     }
 }
 
-fn read(conn: &Connection, sql: &str, params: Option<&Value>) -> Result<Rows, EngineError> {
+fn read(conn: &Connection, sql: &str, params: Option<&Value>, mut room: Room) -> Result<Rows, EngineError> {
     let mut statement = conn.prepare(sql)?;
     let columns: Vec<Column> = statement
         .columns_with_metadata()
@@ -138,7 +165,9 @@ fn read(conn: &Connection, sql: &str, params: Option<&Value>) -> Result<Rows, En
     while let Some(row) = rows.next()? {
         let mut object = Object::new();
         for (index, column) in columns.iter().enumerate() {
-            object.insert(column.name.as_str(), sql_value::read(row.get_ref(index)?));
+            let value = sql_value::read(row.get_ref(index)?);
+            room.take(&column.name, &value)?;
+            object.insert(column.name.as_str(), value);
         }
         found.push(object.into());
     }

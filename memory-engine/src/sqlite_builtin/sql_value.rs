@@ -79,10 +79,31 @@ pub(super) fn bind(statement: &mut Statement<'_>, params: Option<&Value>) -> Res
 pub(super) fn read(value: ValueRef<'_>) -> Value {
     match value {
         ValueRef::Null => Value::Null,
-        ValueRef::Integer(n) if n.abs() <= MAX_SAFE => Value::Number(n as f64),
+        ValueRef::Integer(n) if n.unsigned_abs() <= MAX_SAFE.unsigned_abs() => Value::Number(n as f64),
         ValueRef::Integer(n) => Value::BigInt(Arc::new(BigInt::from(n))),
         ValueRef::Real(n) => Value::Number(n),
         ValueRef::Text(text) => Value::string(String::from_utf8_lossy(text).into_owned()),
         ValueRef::Blob(bytes) => Value::Bytes(bytes.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memory_wire::equality::value_equal;
+
+    use super::*;
+
+    #[test]
+    fn f33_every_integer_of_64_bits_is_read_as_itself() {
+        for n in [0, 1, -1, MAX_SAFE, -MAX_SAFE] {
+            assert!(
+                value_equal(&read(ValueRef::Integer(n)), &Value::Number(n as f64)),
+                "{n}"
+            );
+        }
+        for n in [MAX_SAFE + 1, -MAX_SAFE - 1, i64::MAX, i64::MIN] {
+            let big = Value::BigInt(Arc::new(BigInt::from(n)));
+            assert!(value_equal(&read(ValueRef::Integer(n)), &big), "{n}");
+        }
     }
 }

@@ -35,7 +35,9 @@ pub fn document() -> String {
         }
         // What depends on the machine is not a constant of the page.
         let default = match knob.key {
-            "limits.concurrent_full_evaluations" => "cores, at least 2".to_owned(),
+            "limits.concurrent_full_evaluations" | "limits.concurrent_sqlite_reads" => {
+                "cores, at least 2".to_owned()
+            }
             _ => match knob.shown(&defaults) {
                 unset if unset.is_empty() => "unset".to_owned(),
                 shown => format!("`{shown}`"),

@@ -435,6 +435,41 @@ pub const KNOBS: &[Knob] = &[
         "Ids on one page of `entity-id.list`, and most ids of an unpaginated answer."
     ),
     knob!(
+        "limits.concurrent_sqlite_reads",
+        SOME,
+        ["MEMORY_CONCURRENT_SQLITE_READS"],
+        limits.concurrent_sqlite_reads,
+        "`sqlite.query` requests that run at once in the process; others wait."
+    ),
+    knob!(
+        "limits.sqlite_read_steps",
+        COUNT,
+        ["MEMORY_SQLITE_READ_STEPS"],
+        limits.sqlite_read_steps,
+        "Steps of SQLite's machine one `sqlite.query` may take; some fifty million are a second."
+    ),
+    knob!(
+        "limits.sqlite_write_steps",
+        COUNT,
+        ["MEMORY_SQLITE_WRITE_STEPS"],
+        limits.sqlite_write_steps,
+        "Steps of SQLite's machine all SQLite operations of one commit may take together; they hold up the space."
+    ),
+    knob!(
+        "limits.sqlite_answer_bytes",
+        BYTES,
+        ["MEMORY_SQLITE_ANSWER_BYTES"],
+        limits.sqlite_answer_bytes,
+        "Bytes of values one `sqlite.query` may answer with."
+    ),
+    knob!(
+        "limits.sqlite_value_bytes",
+        BYTES,
+        ["MEMORY_SQLITE_VALUE_BYTES"],
+        limits.sqlite_value_bytes,
+        "Bytes of one text or blob that a SQLite statement may work out."
+    ),
+    knob!(
         "limits.max_blob",
         BYTES,
         ["MEMORY_MAX_BLOB"],

@@ -130,6 +130,7 @@ fn a_bound_of_nothing_is_refused_where_nothing_would_work() {
         "limits.challenge_ttl",
         "limits.commits_per_turn",
         "limits.concurrent_full_evaluations",
+        "limits.concurrent_sqlite_reads",
         "limits.entity_id_page",
         "limits.foreign_commit_poll",
         "limits.hello_deadline",
