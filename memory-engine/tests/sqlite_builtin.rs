@@ -289,6 +289,63 @@ fn eng_1410_guarded_statements_never_reach_the_store() {
     assert_eq!(store.engine.server_seq().unwrap().0, 0);
 }
 
+/// SQLite takes a string where a name is expected, so what reads as a literal may name a table of the store.
+#[test]
+fn eng_1410_a_table_of_the_store_named_by_a_string_is_out_of_reach() {
+    let mut store = Store::new();
+    store
+        .commit(vec![
+            set("of:secret", value!("kept")),
+            sqlite(INSERT, value!(["alice", 1])),
+        ])
+        .unwrap();
+    let StoreLocation::File(path) = store.engine.location().clone() else {
+        panic!("a file")
+    };
+    let before = support::dump(&path);
+    for sql in [
+        "DELETE FROM 'snapshot'",
+        "DELETE FROM 'revision'",
+        "UPDATE 'revision' SET data = 'fvj1:{\"value\":0}'",
+        "INSERT INTO 'branch' (name) VALUES ('b')",
+        "INSERT INTO notes (who) SELECT data FROM 'revision'",
+        "INSERT INTO notes (n) SELECT count(*) FROM 'revision'",
+        "INSERT INTO notes (who) SELECT r.data FROM notes, 'revision' AS r",
+        "UPDATE notes SET who = (SELECT data FROM ('revision'))",
+        "DELETE FROM notes WHERE EXISTS (SELECT 1 FROM 'revision')",
+        "INSERT INTO notes (who) SELECT sql FROM 'sqlite_master'",
+        "INSERT INTO notes (who) SELECT file FROM 'pragma_database_list'",
+        "INSERT INTO notes (who) SELECT name FROM dbstat",
+        "DELETE FROM 'main'.'revision'",
+    ] {
+        let refused = store.commit(vec![sqlite(sql, value!([]))]).unwrap_err();
+        assert_eq!(refused.name(), "GuardError", "{sql}: {refused}");
+        assert!(refused.to_string().ends_with(sql), "{refused}");
+    }
+    assert_eq!(support::dump(&path), before);
+    for sql in [
+        "SELECT sql FROM 'sqlite_master'",
+        "SELECT file FROM 'pragma_database_list'",
+        "SELECT * FROM 'pragma_user_version'",
+    ] {
+        let refused = store.rows(Scope::Space, sql).unwrap_err();
+        assert_eq!(refused.name(), "GuardError", "{sql}: {refused}");
+    }
+    // A string that is one, a function that makes a table of its argument, and everything else SQLite can do with the
+    // database's own tables.
+    for sql in [
+        "INSERT INTO notes (who) VALUES ('revision')",
+        "INSERT INTO 'notes' (who, n) SELECT key, value FROM json_each('{\"x\": 3}')",
+        "INSERT INTO notes (n) SELECT count(*) FROM notes",
+        "WITH RECURSIVE few (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM few WHERE n < 3) INSERT INTO notes (n) SELECT n FROM few",
+        "UPDATE notes SET n = (SELECT max(n) FROM notes AS other) WHERE who = 'revision'",
+        "DELETE FROM notes WHERE who IN (SELECT who FROM notes GROUP BY who HAVING count(*) > 9)",
+    ] {
+        store.commit(vec![sqlite(sql, value!([]))]).unwrap();
+    }
+    assert_eq!(store.rows(Scope::Space, "SELECT * FROM notes").unwrap().len(), 7);
+}
+
 fn labelled(rule: Value) -> Value {
     value!({ "id": DB, "owner": "did:key:owner", "tables": (tables(Some(rule))) })
 }

@@ -84,7 +84,7 @@ struct Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.queue.close();
+        // They end the writer when they need it no more.
         self.readers.close();
     }
 }

@@ -13,7 +13,7 @@ use super::writer::{REST, STACK};
 use crate::error::EngineError;
 use crate::reader::Reader;
 use crate::store_path::StoreLocation;
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// Work for a reader; gets the reader, or why there is none.
 pub(super) type ReadJob = Box<dyn FnOnce(Result<&Reader, EngineError>) + Send>;
@@ -72,9 +72,26 @@ impl ReaderPool {
         self.inner.lock().threads == 0
     }
 
+    /// No more jobs will come. What is queued still runs, which may take the writer, so that one ends after the readers.
     pub(super) fn close(&self) {
-        self.inner.lock().closing = true;
+        let mut inner = self.inner.lock();
+        inner.closing = true;
+        let ended = inner.threads == 0;
         self.arrived.notify_all();
+        drop(inner);
+        if ended {
+            self.writer.close();
+        }
+    }
+
+    /// One thread ends.
+    fn leave(&self, mut inner: MutexGuard<'_, Inner>) {
+        inner.threads -= 1;
+        let ended = inner.closing && inner.threads == 0;
+        drop(inner);
+        if ended {
+            self.writer.close();
+        }
     }
 
     fn run(&self) {
@@ -126,7 +143,7 @@ impl ReaderPool {
                 return Some(job);
             }
             if inner.closing {
-                inner.threads -= 1;
+                self.leave(inner);
                 return None;
             }
             inner.idle += 1;
@@ -140,7 +157,7 @@ impl ReaderPool {
                 Duration::ZERO
             };
             if (crowded || idle >= idle_close) && waited.timed_out() && inner.jobs.is_empty() {
-                inner.threads -= 1;
+                self.leave(inner);
                 return None;
             }
         }

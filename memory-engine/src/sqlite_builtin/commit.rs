@@ -13,6 +13,7 @@ use rusqlite::Connection;
 use rustc_hash::FxHashSet;
 
 use super::bounds::{Meter, StatementBounds};
+use super::confinement::{self, Confinement};
 use super::disk_source::DiskSources;
 use super::table::{create_statement, quoted};
 use super::{cell_file, guard, labelled_write, sql_value};
@@ -27,6 +28,8 @@ use crate::wave::WaveCommit;
 const MAX_STATEMENT: usize = 100_000;
 /// Tables a database may declare.
 const MAX_TABLES: usize = 256;
+/// Where the databases of a connection begin that were attached to it, after its own and the temporary one.
+const FIRST_ATTACHED: usize = 2;
 /// Created declarations remembered before they are forgotten together.
 const REMEMBERED_DECLARATIONS: usize = 4_096;
 
@@ -224,34 +227,21 @@ impl Engine {
                 "the path of a cell database must be valid text",
             ),
         })?;
-        self.conn
-            .execute(&format!("ATTACH DATABASE ?1 AS {}", quoted(&alias)), [file])?;
-        let applied = cells
-            .create_tables(&self.conn, &path, existed, &alias, target)
+        let attached = Attached::begin(self, file, alias)?;
+        cells
+            .create_tables(&attached.engine.conn, &path, existed, &attached.alias, target)
             .and_then(|()| {
-                let meter = Meter::install(self.connection_mut())?;
-                meter.grant(cells.bounds.write_steps);
+                attached.meter.grant(cells.bounds.write_steps);
                 let mut executor = Executor {
                     id: target.id.to_owned(),
-                    alias: alias.clone(),
+                    alias: attached.alias.clone(),
                     owner,
-                    meter,
+                    confinement: attached.confinement.clone(),
+                    meter: attached.meter.clone(),
                     value_bytes: cells.bounds.value_bytes,
                 };
-                let applied = apply(self, &mut executor);
-                Meter::remove(self.connection_mut())?;
-                applied
-            });
-        // A second attached database would make unqualified names mean another file, so this may not be put off.
-        let detached = self
-            .conn
-            .execute_batch(&format!("DETACH DATABASE {}", quoted(&alias)));
-        if let Err(error) = &detached {
-            tracing::error!(%space, %error, "a cell database could not be detached");
-        }
-        let applied = applied?;
-        detached?;
-        Ok(applied)
+                apply(&mut *attached.engine, &mut executor)
+            })
     }
 
     /// The owner that the committed handle document names (ENG-1425): what `dbOwner` means where a declaration leaves it
@@ -264,11 +254,59 @@ impl Engine {
     }
 }
 
+/// A database attached to the store's connection for one commit. Detached when dropped: whatever came of the commit, and
+/// when its work unwinds.
+struct Attached<'e> {
+    engine: &'e mut Engine,
+    alias: String,
+    confinement: Confinement,
+    meter: Meter,
+}
+
+impl<'e> Attached<'e> {
+    fn begin(engine: &'e mut Engine, file: &str, alias: String) -> Result<Attached<'e>, EngineError> {
+        // A second one would make unqualified names mean another file. There is none, unless detaching it failed.
+        while let Ok(left) = engine.conn.db_name(FIRST_ATTACHED) {
+            detach(&engine.conn, &left)?;
+        }
+        engine
+            .conn
+            .execute(&format!("ATTACH DATABASE ?1 AS {}", quoted(&alias)), [file])?;
+        let mut attached = Attached {
+            engine,
+            alias,
+            confinement: Confinement::default(),
+            meter: Meter::default(),
+        };
+        attached.confinement = Confinement::begin(attached.engine.connection_mut(), attached.alias.clone())?;
+        attached.meter = Meter::install(attached.engine.connection_mut())?;
+        Ok(attached)
+    }
+}
+
+impl Drop for Attached<'_> {
+    fn drop(&mut self) {
+        let conn = self.engine.connection_mut();
+        let ended = Meter::remove(conn).and_then(|()| Confinement::end(conn));
+        if let Err(error) = ended {
+            tracing::error!(%error, "the store's statements stay bounded");
+        }
+        if let Err(error) = detach(&self.engine.conn, &self.alias) {
+            tracing::error!(%error, "a cell database could not be detached");
+        }
+    }
+}
+
+fn detach(conn: &Connection, alias: &str) -> Result<(), EngineError> {
+    Ok(conn.execute_batch(&format!("DETACH DATABASE {}", quoted(alias)))?)
+}
+
 /// Runs the operations of one commit against the one attached database.
 struct Executor {
     id: String,
     alias: String,
     owner: Option<Value>,
+    confinement: Confinement,
     meter: Meter,
     value_bytes: u32,
 }
@@ -289,9 +327,11 @@ impl SqliteOperations for Executor {
         }
         guard::check_write(sql)?;
         let owner = db.owner.clone().or_else(|| self.owner.clone());
-        self.meter.run(conn, self.value_bytes, || {
+        let _confined = self.confinement.confine();
+        let written = self.meter.run(conn, self.value_bytes, || {
             labelled_write::execute(conn, &self.alias, db, sql, params, owner)
-        })
+        });
+        written.map_err(|error| confinement::refusal(error, sql))
     }
 }
 
@@ -302,4 +342,111 @@ pub(super) fn run(conn: &Connection, sql: &str, params: Option<&Value>) -> Resul
     let mut rows = statement.raw_query();
     while rows.next()?.is_some() {}
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use memory_wire::value;
+
+    use super::*;
+    use crate::engine::EngineOptions;
+    use crate::store_path::StoreLocation;
+
+    struct Store {
+        _dir: tempfile::TempDir,
+        engine: Engine,
+        cells: CellDatabases,
+    }
+
+    impl Store {
+        fn new() -> Store {
+            let dir = tempfile::tempdir().unwrap();
+            let location = StoreLocation::File(dir.path().join("store.sqlite"));
+            Store {
+                engine: Engine::open(location, EngineOptions::default()).unwrap(),
+                cells: CellDatabases::new(),
+                _dir: dir,
+            }
+        }
+
+        /// Adds a row to table `t` of a database, and has `apply` run in place of the admission, if there is one.
+        fn write(
+            &mut self,
+            local_seq: u64,
+            db: &str,
+            apply: Option<fn(&mut Engine) -> Result<Applied, EngineError>>,
+        ) -> Result<Applied, EngineError> {
+            let db =
+                value!({ "id": db, "tables": { "t": { "properties": { "n": { "sqlType": "integer" } } } } });
+            let operation = value!({ "op": "sqlite", "db": db, "sql": "INSERT INTO t (n) VALUES (1)" });
+            let commit = ClientCommit::from_value(&value!({
+                "localSeq": local_seq, "reads": { "confirmed": [], "pending": [] }, "operations": [operation]
+            }))
+            .unwrap();
+            let (session, space) = ("s".into(), "did:key:zSpace".into());
+            let Some(apply) = apply else {
+                let commit = ApplyCommit::authored(&session, None, &commit, 0);
+                return self.engine.apply_commit_with_sqlite(&self.cells, &space, commit);
+            };
+            let space_instance = |_: usize, _: &SqliteDb| Ok(ScopeKey::space());
+            let target = self.cells.prepare(&space, &commit, space_instance)?.unwrap();
+            self.engine.with_attached(
+                &self.cells,
+                &space,
+                &BranchName::default(),
+                &target,
+                |engine, _| apply(engine),
+            )
+        }
+
+        fn databases(&self) -> i64 {
+            let count = "SELECT COUNT(*) FROM pragma_database_list WHERE name LIKE 'cf_%'";
+            self.engine.conn.query_row(count, [], |row| row.get(0)).unwrap()
+        }
+    }
+
+    /// Field fault F39: a panic inside a commit leaves nothing behind that the next commit would meet, least of all another
+    /// database.
+    #[test]
+    fn eng_1401_a_database_is_detached_on_every_path() {
+        let mut store = Store::new();
+        store.write(1, "of:a", None).unwrap();
+        assert_eq!(store.databases(), 0);
+        let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            store.write(
+                2,
+                "of:a",
+                Some(|engine| engine.transaction(|_| panic!("in the commit"))),
+            )
+        }));
+        assert!(unwound.is_err());
+        assert_eq!(store.databases(), 0);
+        store.write(2, "of:b", None).unwrap();
+        store.write(3, "of:a", None).unwrap();
+        assert_eq!(store.databases(), 0);
+    }
+
+    #[test]
+    fn eng_1401_a_database_that_could_not_be_detached_is_gone_before_the_next_is_attached() {
+        let mut store = Store::new();
+        store
+            .engine
+            .conn
+            .execute_batch("ATTACH DATABASE ':memory:' AS cf_left; CREATE TABLE cf_left.t (n)")
+            .unwrap();
+        store.write(1, "of:a", None).unwrap();
+        assert_eq!(store.databases(), 0);
+        // What was written was the commit's own database.
+        store.write(2, "of:a", None).unwrap();
+        let path = cell_file::path(
+            store.engine.location(),
+            &"did:key:zSpace".into(),
+            "of:a",
+            &ScopeKey::space(),
+        );
+        let rows = Connection::open(path)
+            .unwrap()
+            .query_row("SELECT COUNT(*) FROM t", [], |row| row.get::<_, i64>(0));
+        assert_eq!(rows.unwrap(), 2);
+    }
 }

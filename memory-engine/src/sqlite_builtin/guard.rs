@@ -1,6 +1,6 @@
 //! Which statements are admitted at all (ENG-1410): one SELECT for reads, one INSERT, UPDATE, DELETE or REPLACE for
 //! writes, on unqualified names, and never a name of the store's own tables. Lexical, so it refuses more than it must:
-//! a column named `head` is refused too.
+//! a column named `head` is refused too. What it cannot see by the text alone, [`super::confinement`] does.
 
 use super::sql_text::{Token, tokens};
 use crate::error::EngineError;
@@ -62,8 +62,10 @@ fn plain(name: &str) -> String {
         .collect()
 }
 
-fn is_reserved(name: &str) -> bool {
-    RESERVED.contains(&name) || RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+/// Whether a table of this name is the store's or SQLite's own.
+pub(super) fn is_reserved(name: &str) -> bool {
+    let name = plain(name);
+    RESERVED.contains(&name.as_str()) || RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Looks at a statement.
@@ -89,10 +91,7 @@ pub fn classify(sql: &str) -> Classified {
         multiple: tokens[..end].iter().any(|token| token.is_char(';')),
         qualified: qualified(&tokens),
         forbidden: tokens.iter().any(|token| any_of(token, &FORBIDDEN_WORDS)),
-        core_reference: tokens
-            .iter()
-            .filter_map(Token::name)
-            .any(|name| is_reserved(&plain(name))),
+        core_reference: tokens.iter().filter_map(Token::name).any(is_reserved),
     }
 }
 
@@ -133,13 +132,22 @@ fn check(sql: &str, wanted: StatementKind, refusal: &str) -> Result<(), EngineEr
         Classified { qualified: true, .. } => "schema-qualified table references are not allowed",
         Classified {
             core_reference: true, ..
-        } => "references a reserved core table name",
+        } => return Err(core_reference(sql)),
         _ => return Ok(()),
     };
-    Err(EngineError::Guard {
+    Err(refused(reason, sql))
+}
+
+fn refused(reason: &str, sql: &str) -> EngineError {
+    EngineError::Guard {
         reason: reason.to_owned(),
         sql: sql.to_owned(),
-    })
+    }
+}
+
+/// The refusal of a statement about a table that is not its database's.
+pub(super) fn core_reference(sql: &str) -> EngineError {
+    refused("references a reserved core table name", sql)
 }
 
 /// Admits one reading statement.

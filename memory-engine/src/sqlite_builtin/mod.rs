@@ -16,6 +16,7 @@
 mod bounds;
 pub mod cell_file;
 mod commit;
+mod confinement;
 pub mod disk_source;
 pub mod guard;
 mod labelled_write;

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, OpenFlags};
 
 use super::bounds::{Meter, Room, StatementBounds};
+use super::confinement::{self, Confinement};
 use super::disk_source::DiskSources;
 use super::{cell_file, guard, sql_value};
 use crate::error::EngineError;
@@ -72,10 +73,11 @@ pub struct CellReaders {
     bounds: StatementBounds,
 }
 
-/// A connection of the pool.
+/// A connection of the pool, whose statements read the database's tables and nothing about it.
 #[derive(Debug)]
 struct Pooled {
     conn: Connection,
+    confinement: Confinement,
     meter: Meter,
 }
 
@@ -115,9 +117,12 @@ impl CellReaders {
             ..
         } = self.bounds;
         pooled.meter.grant(read_steps);
+        let confined = pooled.confinement.confine();
         let answered = pooled.meter.run(&pooled.conn, value_bytes, || {
             read(&pooled.conn, sql, params, Room(answer_bytes))
         });
+        drop(confined);
+        let answered = answered.map_err(|error| confinement::refusal(error, sql));
         self.give_back(target.path.clone(), pooled);
         match answered {
             Err(EngineError::Sqlite(error)) if missing_declared_table(&error, target) => Ok(Rows::default()),
@@ -134,8 +139,13 @@ impl CellReaders {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut conn = Connection::open_with_flags(path, flags)?;
         conn.busy_timeout(BUSY_TIMEOUT)?;
+        let confinement = Confinement::begin(&mut conn, "main".to_owned())?;
         let meter = Meter::install(&mut conn)?;
-        Ok(Pooled { conn, meter })
+        Ok(Pooled {
+            conn,
+            confinement,
+            meter,
+        })
     }
 
     fn give_back(&self, path: PathBuf, pooled: Pooled) {

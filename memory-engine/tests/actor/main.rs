@@ -218,6 +218,27 @@ fn dropping_the_last_handle_runs_what_is_queued() {
     assert_eq!(seqs, [1, 2, 3, 4, 5]);
 }
 
+/// Also what the readers have not begun with yet, whose connections are made by the writer.
+#[test]
+fn dropping_the_last_handle_runs_the_reads_that_are_queued() {
+    let store = Store::new();
+    let handle = store.handle();
+    handle
+        .write(|engine| apply(engine, "s", &commit(1, &[("of:a", 7)])).unwrap().seq)
+        .wait()
+        .unwrap();
+    for _ in 0..20 {
+        let handle = store.handle();
+        let reads: Vec<_> = (0..9)
+            .map(|_| handle.read(|reader| number(reader, "of:a")))
+            .collect();
+        drop(handle);
+        for read in reads {
+            assert_eq!(read.wait().unwrap(), Some(7));
+        }
+    }
+}
+
 #[test]
 fn f39_closing_truncates_the_log_and_the_next_job_opens_again() {
     let store = Store::new();
