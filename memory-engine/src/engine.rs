@@ -40,6 +40,8 @@ pub struct Engine {
     undone: Option<EngineError>,
     /// Highest seq this handle has seen durable, by its own commits or by [`Engine::foreign_commits`].
     known_seq: Seq,
+    /// SQLite's count of what other connections did to the store, when this one last looked; `None` to look anew.
+    seen_version: Option<i64>,
     foreign: Vec<FeedRecord>,
     poll: Option<Poll>,
     resting: bool,
@@ -102,6 +104,7 @@ impl Engine {
             open: OpenTransaction::None,
             undone: None,
             known_seq: Seq(0),
+            seen_version: None,
             foreign: Vec::new(),
             poll: None,
             resting: false,
@@ -259,12 +262,9 @@ impl Engine {
         self.open = kind;
         self.undone = None;
         // From here on no other process can commit, so what is foreign is known exactly.
-        let durable = self
-            .server_seq()
-            .and_then(|durable| self.note_foreign(durable).map(|()| durable));
-        match durable {
-            Ok(durable) => {
-                self.reader.enter_transaction(durable);
+        match self.look() {
+            Ok(()) => {
+                self.reader.enter_transaction(self.known_seq);
                 Ok(())
             }
             Err(error) => {
@@ -293,8 +293,7 @@ impl Engine {
                 .conn
                 .pragma_query_value(None, "data_version", |row| row.get(0))?;
             if version != poll.seen_version {
-                let durable = self.server_seq()?;
-                self.note_foreign(durable)?;
+                self.look()?;
                 // Only what was read was seen: after a failure the next look looks again.
                 if let Some(poll) = &mut self.poll {
                     poll.seen_version = version;
@@ -358,15 +357,25 @@ impl Engine {
         Ok(())
     }
 
-    fn note_foreign(&mut self, durable: Seq) -> Result<(), EngineError> {
-        if durable > self.known_seq {
-            let records = self.reader.all_commits_since(self.known_seq)?;
-            tracing::debug!(from = %self.known_seq, to = %durable, count = records.len(), "commits of another process");
+    /// Notices what other processes did since the last look.
+    fn look(&mut self) -> Result<(), EngineError> {
+        let version: i64 = self
+            .conn
+            .prepare_cached("PRAGMA data_version")?
+            .query_row([], |row| row.get(0))?;
+        if self.seen_version == Some(version) {
+            return Ok(());
+        }
+        let records = self.reader.all_commits_since(self.known_seq)?;
+        if let Some(newest) = records.last().map(|record| record.seq) {
+            tracing::debug!(from = %self.known_seq, to = %newest, count = records.len(), "commits of another process");
+            self.known_seq = newest;
             self.foreign.extend(records);
-            self.known_seq = durable;
-            self.cache.heads.forget(Some(durable));
             self.cache.sessions.forget();
         }
+        // Heads can also have been removed without a commit (ENG-1601).
+        self.cache.heads.forget(Some(self.known_seq));
+        self.seen_version = Some(version);
         Ok(())
     }
 
@@ -431,6 +440,10 @@ impl Engine {
                 }
                 self.reader
                     .leave_transaction(committed.as_ref().ok().copied().flatten());
+                if committed.is_err() {
+                    // What came of it is SQLite's to tell.
+                    self.seen_version = None;
+                }
                 if let Some(seq) = committed? {
                     self.known_seq = self.known_seq.max(seq);
                 }
@@ -489,6 +502,7 @@ mod tests {
     use memory_wire::ids::LocalSeq;
     use memory_wire::message::{ClientCommit, CommitParts, Operation};
     use memory_wire::value;
+    use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 
     use super::*;
     use crate::ApplyCommit;
@@ -530,6 +544,80 @@ mod tests {
             .collect();
         assert_eq!(told, [Seq(1)]);
         assert!(ours.foreign_commits().unwrap().is_empty(), "told once");
+    }
+
+    /// Another process may go on committing while this one looks.
+    #[test]
+    fn eng_208_a_commit_that_lands_while_others_are_looked_for_is_told_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let location = StoreLocation::File(directory.path().join("s.sqlite"));
+        let [mut ours, mut theirs] =
+            [(); 2].map(|()| Engine::open(location.clone(), EngineOptions::default()).unwrap());
+        assert_eq!(apply(&mut theirs, 1).unwrap(), Seq(1));
+        let mut theirs = Some(theirs);
+        // As the statement that reads the commits is prepared.
+        let hook = move |context: AuthContext<'_>| {
+            if let AuthAction::Read {
+                column_name: "class", ..
+            } = context.action
+                && let Some(mut theirs) = theirs.take()
+            {
+                assert_eq!(apply(&mut theirs, 2).unwrap(), Seq(2));
+            }
+            Authorization::Allow
+        };
+        ours.connection_mut().authorizer(Some(hook)).unwrap();
+        let mut told = Vec::new();
+        for _ in 0..3 {
+            let records = ours.foreign_commits().unwrap();
+            told.extend(records.iter().map(|record| record.seq));
+        }
+        assert_eq!(told, [Seq(1), Seq(2)]);
+    }
+
+    /// ENG-1601, in another process: no commit tells of it, and what was known of the instance does not hold any more.
+    #[test]
+    fn eng_1601_what_another_process_retires_is_not_built_on() {
+        let session = memory_wire::ScopeKey::parse("session:did%3Akey%3Az:s").unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let location = StoreLocation::File(directory.path().join("s.sqlite"));
+        let [mut ours, mut theirs] =
+            [(); 2].map(|()| Engine::open(location.clone(), EngineOptions::default()).unwrap());
+        let draft = |local_seq: u64, operation: &str, content: memory_wire::Value| {
+            ClientCommit::from_value(&value!({
+                "localSeq": local_seq, "reads": { "confirmed": [], "pending": [] },
+                "operations": [{ "op": operation, "id": "of:draft", "scope": "session",
+                    "value": (content.clone()), "patches": [content] }]
+            }))
+            .unwrap()
+        };
+        let principal = "did:key:z".into();
+        let write = |engine: &mut Engine, commit: &ClientCommit| {
+            let applied =
+                engine.apply_commit(ApplyCommit::authored(&"s".into(), Some(&principal), commit, 0));
+            applied.unwrap().seq
+        };
+        write(&mut ours, &draft(1, "set", value!({ "value": { "n": 1 } })));
+        assert!(theirs.retire_session(&session, 100, false).unwrap().done);
+        assert!(ours.foreign_commits().unwrap().is_empty(), "no commit");
+        let instance = memory_wire::scope_key::InstanceId {
+            id: "of:draft".into(),
+            scope_key: session,
+        };
+        assert!(ours.hot_state(&instance, &Default::default()).is_none());
+        let patch = value!({ "op": "add", "path": "/value/m", "value": 2 });
+        let build_on_it = |engine: &mut Engine| {
+            write(engine, &draft(2, "patch", patch.clone()));
+            let document = engine.current(&instance, &Default::default()).unwrap();
+            memory_wire::codec::encode(&document.unwrap()).unwrap()
+        };
+        // What it is from here on is what the store says it is.
+        let as_told = build_on_it(&mut ours);
+        drop(ours);
+        let reopened = Engine::open(location, EngineOptions::default()).unwrap();
+        let stored = reopened.current(&instance, &Default::default()).unwrap().unwrap();
+        assert_eq!(as_told, memory_wire::codec::encode(&stored).unwrap());
+        assert_eq!(as_told, r#"fvj1:{"value":{"m":2}}"#);
     }
 
     /// When the disk fails it, SQLite ends the whole transaction by itself, in the middle of a group. What comes after in

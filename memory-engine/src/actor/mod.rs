@@ -27,7 +27,7 @@ use crate::store_path::StoreLocation;
 
 pub(crate) use log::Log;
 pub use log::LogCounters;
-use queue::{Job, Queue};
+use queue::{Job, Queue, Watching};
 use readers::ReaderPool;
 pub use reply::Reply;
 use reply::Wakes;
@@ -178,7 +178,7 @@ impl EngineHandle {
         instance: &InstanceId,
         branch: &BranchName,
     ) -> Reply<Result<Option<EntityState>, EngineError>> {
-        if (*self.location() == StoreLocation::Memory || self.0.queue.is_watching())
+        if (*self.location() == StoreLocation::Memory || self.0.queue.watching() == Watching::On)
             && let Some(hot) = self.0.cache.hot_state(instance, branch)
         {
             return Reply::ready(Ok(Some(hot)));

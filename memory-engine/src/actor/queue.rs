@@ -133,7 +133,18 @@ struct Inner {
     listener: Option<ForeignListener>,
     /// Why the store could not be opened when it last was to be.
     failure: Option<EngineError>,
-    watching: bool,
+    watching: Watching,
+}
+
+/// Whether other processes' commits are looked for (ENG-208).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Watching {
+    /// They are not.
+    Off,
+    /// They are from now on; what happened before the first look is not known yet. → `On`
+    Begun,
+    /// They are, and have been looked for.
+    On,
 }
 
 /// How long the writer stays for those that it has just answered, who as a rule have more to write: groups would else get
@@ -167,7 +178,7 @@ impl Queue {
                 ended: false,
                 listener: None,
                 failure: None,
-                watching: false,
+                watching: Watching::Off,
             }),
             arrived: Condvar::new(),
         }
@@ -206,12 +217,16 @@ impl Queue {
 
     pub(super) fn watch_foreign(self: &Arc<Self>, listener: Option<ForeignListener>) {
         let mut inner = self.inner.lock();
-        inner.watching = listener.is_some();
+        inner.watching = match (&listener, inner.watching) {
+            (None, _) => Watching::Off,
+            (Some(_), Watching::Off) => Watching::Begun,
+            (Some(_), watching) => watching,
+        };
         let replaced = std::mem::replace(&mut inner.listener, listener);
-        let unanswered = if inner.watching {
-            self.start(&mut inner)
-        } else {
+        let unanswered = if inner.watching == Watching::Off {
             VecDeque::new()
+        } else {
+            self.start(&mut inner)
         };
         self.arrived.notify_one();
         drop(inner);
@@ -224,7 +239,7 @@ impl Queue {
         // A parked writer has no jobs left, so there is nothing to wait for.
         inner.ended = inner.parked.is_some();
         let listener = inner.listener.take();
-        inner.watching = false;
+        inner.watching = Watching::Off;
         self.arrived.notify_one();
         drop(inner);
         drop(listener);
@@ -322,7 +337,7 @@ impl Queue {
     /// Ends the writer's thread unless work has arrived meanwhile; then the writer is given back.
     pub(super) fn park(&self, writer: Box<Writer>) -> Option<Box<Writer>> {
         let mut inner = self.inner.lock();
-        if !inner.jobs.is_empty() || inner.watching {
+        if !inner.jobs.is_empty() || inner.watching != Watching::Off {
             return Some(writer);
         }
         inner.parked = Some(writer);
@@ -349,7 +364,7 @@ impl Queue {
         // As in `close`, which may have come meanwhile.
         inner.ended = inner.closing && inner.jobs.is_empty();
         // Whoever came meanwhile found nobody to start.
-        let unanswered = if inner.jobs.is_empty() && !inner.watching {
+        let unanswered = if inner.jobs.is_empty() && inner.watching == Watching::Off {
             VecDeque::new()
         } else {
             self.start(&mut inner)
@@ -367,8 +382,16 @@ impl Queue {
         self.inner.lock().failure.as_ref().map(EngineError::for_neighbour)
     }
 
-    pub(super) fn is_watching(&self) -> bool {
+    pub(super) fn watching(&self) -> Watching {
         self.inner.lock().watching
+    }
+
+    /// Other processes' commits were looked for.
+    pub(super) fn note_look(&self) {
+        let mut inner = self.inner.lock();
+        if inner.watching == Watching::Begun {
+            inner.watching = Watching::On;
+        }
     }
 
     pub(super) fn take_listener(&self) -> Option<ForeignListener> {
@@ -378,7 +401,7 @@ impl Queue {
     /// Puts a listener back, unless another one was set meanwhile.
     pub(super) fn restore_listener(&self, listener: ForeignListener) {
         let mut inner = self.inner.lock();
-        if inner.watching && inner.listener.is_none() {
+        if inner.watching != Watching::Off && inner.listener.is_none() {
             inner.listener = Some(listener);
         }
     }

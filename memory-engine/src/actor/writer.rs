@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::log::LogKeeper;
-use super::queue::{GroupedJob, Job, Next, Queue, unwinding};
+use super::queue::{GroupedJob, Job, Next, Queue, Watching, unwinding};
 use super::reply::Wakes;
 use super::residency::{Resident, SOON, is_crowded};
 use super::{ActorOptions, Log, resting};
@@ -81,7 +81,14 @@ impl Writer {
         let mut writer = self;
         let mut idle = Idle::default();
         loop {
-            let watching = queue.is_watching();
+            let watching = match queue.watching() {
+                Watching::Off => false,
+                Watching::Begun => {
+                    writer.poll_foreign(queue);
+                    true
+                }
+                Watching::On => true,
+            };
             let patience = if watching {
                 writer.options.foreign_poll
             } else {
@@ -215,7 +222,7 @@ impl Writer {
             Job::Grouped(job) => self.run_group(job, queue),
             Job::Alone(work) => {
                 // What other processes did before is published before what this turn may publish.
-                if queue.is_watching() {
+                if queue.watching() != Watching::Off {
                     self.poll_foreign(queue);
                 }
                 let failed = self.engine().err();
@@ -249,7 +256,10 @@ impl Writer {
             Some(_) | None => self.engine().and_then(Engine::foreign_commits),
         };
         match looked {
-            Ok(foreign) => self.tell(foreign, queue),
+            Ok(foreign) => {
+                self.tell(foreign, queue);
+                queue.note_look();
+            }
             Err(error) => tracing::warn!(%error, "looking for other processes' commits failed"),
         }
     }

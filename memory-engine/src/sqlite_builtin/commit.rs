@@ -352,6 +352,8 @@ mod tests {
     use crate::engine::EngineOptions;
     use crate::store_path::StoreLocation;
 
+    type Work = fn(&mut Engine) -> Result<Applied, EngineError>;
+
     struct Store {
         _dir: tempfile::TempDir,
         engine: Engine,
@@ -370,12 +372,7 @@ mod tests {
         }
 
         /// Adds a row to table `t` of a database, and has `apply` run in place of the admission, if there is one.
-        fn write(
-            &mut self,
-            local_seq: u64,
-            db: &str,
-            apply: Option<fn(&mut Engine) -> Result<Applied, EngineError>>,
-        ) -> Result<Applied, EngineError> {
+        fn write(&mut self, local_seq: u64, db: &str, apply: Option<Work>) -> Result<Applied, EngineError> {
             let db =
                 value!({ "id": db, "tables": { "t": { "properties": { "n": { "sqlType": "integer" } } } } });
             let operation = value!({ "op": "sqlite", "db": db, "sql": "INSERT INTO t (n) VALUES (1)" });

@@ -18,7 +18,7 @@ use memory_engine::{
 };
 use memory_wire::ids::{BranchName, LocalSeq, Seq};
 use memory_wire::message::{ClientCommit, CommitParts, Operation};
-use memory_wire::scope_key::Scope;
+use memory_wire::scope_key::{InstanceId, Scope};
 use memory_wire::value;
 use memory_wire::value::Value;
 
@@ -394,6 +394,31 @@ fn eng_208_commits_of_another_process_are_told_once_in_order() {
     // Own commits are never told: this turn looks for foreign ones first, and finds none.
     ours.turn(|_| ()).wait().unwrap();
     assert_eq!(told.try_iter().next(), None);
+    ours.watch_foreign(None);
+}
+
+/// A document in use is answered without SQLite only as of a look that was made: not as of the time before anybody watched.
+#[test]
+fn eng_208_what_was_written_before_the_watch_began_is_seen() {
+    let store = Store::new();
+    let rarely = ActorOptions {
+        foreign_poll: Duration::from_secs(3_600),
+        ..ActorOptions::default()
+    };
+    let (ours, theirs) = (store.handle_with(rarely), store.handle());
+    let write = |handle: &EngineHandle, session: &'static str, n| {
+        handle
+            .write(move |engine| apply(engine, session, &commit(1, &[("of:a", n)])).unwrap().seq)
+            .wait()
+            .unwrap()
+    };
+    write(&ours, "s", 1);
+    assert_eq!(write(&theirs, "t", 2), Seq(2));
+    ours.watch_foreign(Some(Box::new(|_, _| {})));
+    let state = ours
+        .state(&InstanceId::space("of:a"), &BranchName::default())
+        .wait();
+    assert_eq!(state.unwrap().unwrap().unwrap().seq, Seq(2));
     ours.watch_foreign(None);
 }
 
