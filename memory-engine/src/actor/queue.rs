@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::reply::Wakes;
 use super::writer::Writer;
@@ -12,7 +12,7 @@ use super::{ForeignListener, Log};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::store_path::StoreLocation;
-use crate::sync::{Condvar, Mutex, MutexGuard, TIME_PASSES};
+use crate::sync::{Condvar, Mutex, MutexGuard, Vigil};
 
 /// Work between transactions.
 pub(super) type Turn = Box<dyn FnOnce(Option<&mut Engine>, Option<EngineError>) + Send>;
@@ -297,17 +297,17 @@ impl Queue {
 
     /// Stays for a job, if several write at once.
     fn linger<'q>(&'q self, mut inner: MutexGuard<'q, Inner>) -> MutexGuard<'q, Inner> {
-        if inner.writers < 2 || !TIME_PASSES {
+        if inner.writers < 2 {
             return inner;
         }
-        let until = Instant::now() + LINGER;
+        let vigil = Vigil::of(LINGER);
         while inner.jobs.is_empty() && !inner.closing {
-            if Instant::now() >= until {
+            if vigil.is_over() {
                 inner.writers /= 2;
                 break;
             }
             drop(inner);
-            std::thread::yield_now();
+            crate::sync::thread::yield_now();
             inner = self.inner.lock();
         }
         inner

@@ -2,6 +2,8 @@
 //! the actor, and of whoever builds on it. With the feature `schedules` they are the ones of a scheduler that plays a
 //! test's interleavings through, so that the very code that serves is what such a test runs.
 
+use std::time::{Duration, Instant};
+
 #[cfg(feature = "schedules")]
 mod scheduled;
 
@@ -18,3 +20,21 @@ pub const TIME_PASSES: bool = !cfg!(feature = "schedules");
 pub use shuttle::{sync::atomic, thread};
 #[cfg(not(feature = "schedules"))]
 pub use std::{sync::atomic, thread};
+
+/// A while that a thread stays awake for others, since to be woken by them would take longer. Over at once in a schedule.
+pub(crate) struct Vigil {
+    ends: Instant,
+}
+
+impl Vigil {
+    /// One that begins now.
+    pub(crate) fn of(length: Duration) -> Vigil {
+        Vigil {
+            ends: Instant::now() + length,
+        }
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        !TIME_PASSES || Instant::now() >= self.ends
+    }
+}
