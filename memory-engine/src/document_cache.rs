@@ -329,7 +329,8 @@ impl Uncommitted {
 }
 
 /// A map bounded by weight. Two generations: when the young one is full it becomes the old one, and what was only in the
-/// old one is forgotten; a hit in the old one moves the entry up.
+/// old one is forgotten; a hit in the old one moves the entry up. What is heavier than half the bound takes the place of
+/// others, and what is heavier than all of it is not kept.
 #[derive(Debug)]
 pub(crate) struct Generations<K, V> {
     young: FxHashMap<K, (V, usize)>,
@@ -394,6 +395,9 @@ impl<K: Eq + Hash + Clone, V: Clone> Generations<K, V> {
 
     pub(crate) fn insert(&mut self, key: K, value: V, weight: usize) {
         let cost = weight + ENTRY_OVERHEAD;
+        if cost > self.budget {
+            return;
+        }
         if self.young_weight + cost > self.budget / 2 {
             self.old = std::mem::take(&mut self.young);
             self.old_weight = std::mem::take(&mut self.young_weight);
@@ -405,6 +409,10 @@ impl<K: Eq + Hash + Clone, V: Clone> Generations<K, V> {
         }
         if let Some((_, replaced)) = self.young.insert(key, (value, weight)) {
             self.young_weight -= replaced + ENTRY_OVERHEAD;
+        }
+        if self.old_weight + self.young_weight > self.budget {
+            self.old = FxHashMap::default();
+            self.old_weight = 0;
         }
     }
 }
@@ -433,6 +441,28 @@ mod tests {
             assert!(cache.young.len() + cache.old.len() <= 11);
         }
         assert_eq!(cache.get(&1), None);
+    }
+
+    #[test]
+    fn eng_201_the_cache_stays_within_its_budget_whatever_an_entry_weighs() {
+        let budget = 100 * ENTRY_OVERHEAD;
+        let mut cache = Generations::new(budget);
+        for n in 0..2_000usize {
+            // From nothing to more than all of it.
+            let weight = (n * 7_919) % (budget + budget / 4);
+            cache.insert(n % 37, n, weight);
+            let counters = cache.counters();
+            assert!(counters.bytes <= budget as u64, "{counters:?} after {n}");
+            let kept = cache.get(&(n % 37));
+            if weight + ENTRY_OVERHEAD <= budget {
+                assert_eq!(kept, Some(n));
+            }
+            let weights = [&cache.young, &cache.old].map(|generation| {
+                let weights = generation.values().map(|(_, weight)| weight + ENTRY_OVERHEAD);
+                weights.sum::<usize>()
+            });
+            assert_eq!(weights, [cache.young_weight, cache.old_weight], "after {n}");
+        }
     }
 
     #[test]

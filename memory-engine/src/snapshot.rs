@@ -128,8 +128,8 @@ impl Reader {
     }
 
     /// Walks back from a patch to the nearest state known (a remembered one, a snapshot, a `set`, or nothing), then applies
-    /// the patches on the way forward again. Takes no snapshot newer than `snapshots`. Weight is that of the texts read, at
-    /// least the base's.
+    /// the patches on the way forward again. Takes no snapshot newer than `snapshots`. Weight is that of the base's and the
+    /// patches' texts.
     fn replay(&self, target: &RevisionKey, snapshots: Seq) -> Result<(Value, usize), EngineError> {
         let instance = InstanceId {
             id: target.id.clone(),
@@ -154,8 +154,9 @@ impl Reader {
         while let Some(row) = rows.next()? {
             let key = revision_key(&instance, branch, column::seq(row, 0)?, column::count(row, 1)?);
             // `None` remembered is a delete: what follows builds on nothing.
-            if let Some(state) = self.remembered(&key) {
+            if let Some((state, text)) = self.remembered_weighed(&key) {
                 base = state.unwrap_or(base);
+                weight += text;
                 break;
             }
             let newest = match snapshot {
@@ -342,8 +343,11 @@ impl Engine {
                 None => *gathered.insert(self.patches_since_base(instance, branch, seq)?),
             };
             if patches >= interval.get() {
-                self.take_snapshot(instance, branch, seq, document)?;
+                let weight = self.take_snapshot(instance, branch, seq, document)?;
                 gathered = Some(0);
+                // A document that is patched for ever would else weigh as much as all it went through.
+                let key = revision_key(instance, branch, seq, standing.op_index as u64);
+                self.remember(key, Some(document.clone()), weight);
             }
         }
         let key = HeadKey {
@@ -360,14 +364,16 @@ impl Engine {
         Ok(())
     }
 
+    /// Returns the length of the document's text.
     fn take_snapshot(
         &self,
         instance: &InstanceId,
         branch: &BranchName,
         at: Seq,
         document: &Value,
-    ) -> Result<(), EngineError> {
+    ) -> Result<usize, EngineError> {
         let value = memory_wire::codec::encode(document)?;
+        let weight = value.len();
         let address = (branch.as_str(), instance.id.as_str(), instance.scope_key.as_str());
         let inserted = self
             .conn
@@ -380,7 +386,7 @@ impl Engine {
             branch: branch.clone(),
             instance: instance.clone(),
         });
-        Ok(())
+        Ok(weight)
     }
 
     /// ENG-380, once for all commits of the open transaction: of each instance the newest snapshots stay.

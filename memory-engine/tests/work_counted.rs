@@ -111,6 +111,8 @@ fn eng_201_a_document_in_use_is_read_without_sqlite() {
     assert!(handle.counters().statements > before.statements);
 
     handle.watch_foreign(Some(Box::new(|_, _| {})));
+    // A turn looks for them first.
+    handle.turn(|_| ()).wait().unwrap();
     for n in 2..=20 {
         let written =
             handle.write(move |engine| apply(engine, n, vec![count("of:hot")], Reads::default()).unwrap());
@@ -442,4 +444,27 @@ fn f39_many_spaces_hold_few_files() {
         // A store is its file, its log and the log's index; one may be about to open beside the eight that may be.
         assert!(open() <= 9 * 3, "{} files after {n} spaces", open());
     }
+}
+
+/// ENG-201: a document weighs in the cache what it is, not all that it went through; else one that is counted up for ever
+/// would come to take the place of all others.
+#[test]
+fn eng_201_a_document_that_is_patched_for_ever_takes_no_more_room() {
+    let mut engine = Engine::in_memory(EngineOptions::default()).unwrap();
+    apply(
+        &mut engine,
+        1,
+        vec![set("of:hot", value!({ "n": 0 }))],
+        Reads::default(),
+    )
+    .unwrap();
+    let mut heaviest = 0;
+    for local_seq in 2..2_000 {
+        let before = engine.counters().documents;
+        apply(&mut engine, local_seq, vec![count("of:hot")], Reads::default()).unwrap();
+        let after = engine.counters().documents;
+        assert_eq!(after.entries, before.entries + 1, "nothing was pushed out");
+        heaviest = heaviest.max(after.bytes - before.bytes);
+    }
+    assert!(heaviest < 2_000, "{heaviest}");
 }
