@@ -59,7 +59,7 @@ pub struct Limits {
     pub outbound_cap: usize,
     /// Time without drain progress after which the connection is closed (SRV-706).
     pub outbound_stall: Duration,
-    /// Least drain rate granted to one large frame, bytes per second: the stall bound of a frame is
+    /// Least rate granted to one large frame, or to an upload, bytes per second: the stall bound of a frame is
     /// `outbound_stall + len / this`, because progress inside a frame cannot be observed.
     pub outbound_min_rate: usize,
     /// Dirty instances kept for a skipped session before it falls back to a full evaluation (SRV-705).
@@ -96,6 +96,8 @@ pub struct Limits {
     pub sqlite_value_bytes: usize,
     /// Largest blob upload in bytes (SRV-121).
     pub max_blob: usize,
+    /// Bytes of all uploads under way together; beyond it they wait for each other.
+    pub upload_bytes: usize,
     /// Age of an authored commit that derived state does not cover, in a space somebody watches, above which the server
     /// reports itself unready (field fault F36).
     pub serving_lag_alarm: Duration,
@@ -108,6 +110,11 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// How long `bytes` may take on their way to or from a peer.
+    pub(crate) fn patience_with(&self, bytes: usize) -> Duration {
+        self.outbound_stall + Duration::from_secs_f64(bytes as f64 / self.outbound_min_rate.max(1) as f64)
+    }
+
     /// What the statements of one request may use up.
     pub(crate) fn statements(&self) -> StatementBounds {
         StatementBounds {
@@ -161,6 +168,7 @@ impl Default for Limits {
             sqlite_answer_bytes: 64 * MIB,
             sqlite_value_bytes: 16 * MIB,
             max_blob: 10 * MIB,
+            upload_bytes: 256 * MIB,
             serving_lag_alarm: Duration::from_secs(30),
             foreign_commit_poll: Duration::from_millis(50),
             sweep_interval: Duration::from_secs(5),

@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
+use tokio::time::Sleep;
 use tower_service::Service;
 
 use crate::server::Server;
@@ -101,6 +102,8 @@ async fn converse(
     let stream = Bounded {
         stream,
         allowance: Arc::clone(&line.allowance),
+        stall: server.config().limits.outbound_stall,
+        stalled: None,
     };
     let kept = line.clone();
     let service = service_fn(move |request: Request<Incoming>| {
@@ -141,46 +144,80 @@ pub(crate) struct Line {
     _place: Arc<OwnedSemaphorePermit>,
 }
 
-/// Bytes that may still be read. A message is put together before anybody sees it, so a socket on which nobody has
+/// What a TCP connection may take. Bytes that may still be read: a message is put together before anybody sees it, so a socket on which nobody has
 /// opened a session is bounded here, where its bytes come in.
 #[derive(Debug)]
-pub(crate) struct Allowance(AtomicUsize);
+pub(crate) struct Allowance {
+    bytes: AtomicUsize,
+    /// The connection has become a socket, which looks after its own writes.
+    socket: AtomicBool,
+}
 
 impl Allowance {
     const UNLIMITED: usize = usize::MAX;
 
     fn unlimited() -> Allowance {
-        Allowance(AtomicUsize::new(Allowance::UNLIMITED))
+        Allowance {
+            bytes: AtomicUsize::new(Allowance::UNLIMITED),
+            socket: AtomicBool::new(false),
+        }
     }
 
-    pub(crate) fn limit(&self, bytes: usize) {
-        self.0.store(bytes, Ordering::Relaxed);
+    /// The connection becomes a socket, which may send so much before a session is opened on it.
+    pub(crate) fn becomes_socket(&self, bytes: usize) {
+        self.bytes.store(bytes, Ordering::Relaxed);
+        self.socket.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn lift(&self) {
-        self.0.store(Allowance::UNLIMITED, Ordering::Relaxed);
+        self.bytes.store(Allowance::UNLIMITED, Ordering::Relaxed);
     }
 
     pub(crate) fn is_exhausted(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == 0
+        self.bytes.load(Ordering::Relaxed) == 0
     }
 
     fn take(&self, bytes: usize) {
-        let left = self.0.load(Ordering::Relaxed);
+        let left = self.bytes.load(Ordering::Relaxed);
         if left != Allowance::UNLIMITED {
             // Only the one reader takes; that the bound is lifted meanwhile must stand.
             let taken = left.saturating_sub(bytes);
             let _ = self
-                .0
+                .bytes
                 .compare_exchange(left, taken, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 }
 
-/// A stream that ends when its allowance does.
+/// A stream that ends when its allowance does, and when its peer takes nothing of an answer for too long.
 struct Bounded {
     stream: TcpStream,
     allowance: Arc<Allowance>,
+    stall: Duration,
+    /// Runs while the peer takes nothing.
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl Bounded {
+    /// Passes the outcome of a write on, unless nothing has come of writes for so long that the peer is given up.
+    fn unless_stalled(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if written.is_ready() || self.allowance.socket.load(Ordering::Relaxed) {
+            self.stalled = None;
+            return written;
+        }
+        let stall = self.stall;
+        let stalled = self
+            .stalled
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(stall)));
+        match stalled.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => Poll::Pending,
+        }
+    }
 }
 
 impl AsyncRead for Bounded {
@@ -201,7 +238,8 @@ impl AsyncRead for Bounded {
 
 impl AsyncWrite for Bounded {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.unless_stalled(cx, written)
     }
 
     fn poll_write_vectored(
@@ -209,7 +247,8 @@ impl AsyncWrite for Bounded {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
+        self.unless_stalled(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -58,6 +58,8 @@ pub struct Server {
     started_at: i64,
     full_evaluations: Arc<Semaphore>,
     sqlite_reads: Arc<Semaphore>,
+    /// A permit is a byte.
+    uploads: Arc<Semaphore>,
     rates: RateLimits,
     draining: watch::Sender<bool>,
 }
@@ -86,6 +88,9 @@ impl Server {
                     .limits
                     .concurrent_sqlite_reads
                     .clamp(1, Semaphore::MAX_PERMITS),
+            )),
+            uploads: Arc::new(Semaphore::new(
+                config.limits.upload_bytes.clamp(1, Semaphore::MAX_PERMITS),
             )),
             config,
             tasks,
@@ -257,6 +262,21 @@ impl Server {
     pub(crate) async fn sqlite_read_permit(&self) -> Option<OwnedSemaphorePermit> {
         // Never closed, as above.
         Arc::clone(&self.sqlite_reads).acquire_owned().await.ok()
+    }
+
+    /// Waits for room for `bytes` more of an upload that holds `place`. One alone may hold all there is, and be larger.
+    pub(crate) async fn make_upload_room(&self, place: &mut Option<OwnedSemaphorePermit>, bytes: usize) {
+        let held = place.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let wanted = bytes.min(self.config.limits.upload_bytes.saturating_sub(held));
+        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
+        // Never closed, as above.
+        let Ok(room) = Arc::clone(&self.uploads).acquire_many_owned(wanted).await else {
+            return;
+        };
+        match place {
+            Some(place) => place.merge(room),
+            None => *place = Some(room),
+        }
     }
 
     // ---- spaces

@@ -93,7 +93,7 @@ pub(crate) fn upgrade(
     let limit = limits.max_inbound_message;
     let line = line.map(|Extension(line)| line);
     if let Some(line) = &line {
-        line.allowance.limit(limits.unopened_bytes);
+        line.allowance.becomes_socket(limits.unopened_bytes);
         connection.bound_by(Arc::clone(&line.allowance));
     }
     upgrade
@@ -365,8 +365,7 @@ async fn write(
         match connection.outbound.next().await {
             Next::Frame(frame, text) => {
                 let bytes = text.len();
-                let stall = limits.outbound_stall
-                    + Duration::from_secs_f64(text.len() as f64 / limits.outbound_min_rate.max(1) as f64);
+                let stall = limits.patience_with(bytes);
                 let sent = tokio::select! {
                     sent = tokio::time::timeout(stall, sink.send(Message::Text(text.into()))) => sent,
                     closing = connection.outbound.ending() => {

@@ -11,6 +11,7 @@ use futures_util::StreamExt;
 use memory_engine::EngineError;
 use memory_wire::hash::tagged_hash;
 use memory_wire::{EntityId, Object, SpaceId, Value, codec};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::error::ServerError;
 use crate::foreign_authority::is_space_did;
@@ -54,14 +55,25 @@ async fn store(
     if !is_space_did(space) {
         return unread(StatusCode::BAD_REQUEST, "Invalid space DID");
     }
-    let Some(body) = read_bounded(headers, body, server.config().limits.max_blob).await else {
-        return unread(StatusCode::PAYLOAD_TOO_LARGE, "Blob payload too large");
+    let limits = &server.config().limits;
+    let patience = limits.patience_with(limits.max_blob);
+    let read = tokio::time::timeout(patience, read_bounded(server, headers, body)).await;
+    let Received { text, place } = match read {
+        Ok(Ok(received)) => received,
+        Ok(Err(TooLarge)) => return unread(StatusCode::PAYLOAD_TOO_LARGE, "Blob payload too large"),
+        Err(_) => return unread(StatusCode::REQUEST_TIMEOUT, "Blob payload took too long"),
     };
-    let Some(upload) = std::str::from_utf8(&body).ok().and_then(parse_upload) else {
+    // Off the network threads: a large one takes its time.
+    let parsed = tokio::task::spawn_blocking(move || {
+        let upload = std::str::from_utf8(&text).ok().and_then(parse_upload)?;
+        let value = upload.value();
+        let id = tagged_hash(&value);
+        drop(place);
+        Some((upload, value, id))
+    });
+    let Some((upload, value, id)) = parsed.await.ok().flatten() else {
         return (StatusCode::BAD_REQUEST, "Invalid blob payload").into_response();
     };
-    let value = upload.value();
-    let id = tagged_hash(&value);
     let document = EntityId::from(format!("cid:{id}"));
     let suffix = suffix(name, &upload.media_type);
     match server
@@ -78,7 +90,11 @@ async fn store(
             (StatusCode::BAD_REQUEST, "Invalid space DID").into_response()
         }
         Err(error) => {
-            tracing::warn!(space, %error, "blob was not stored");
+            // Anybody can ask, so what the list refuses is nothing to warn of.
+            match error {
+                ServerError::Refused(_) => tracing::debug!(space, %error, "blob was refused"),
+                _ => tracing::warn!(space, %error, "blob was not stored"),
+            }
             (StatusCode::INTERNAL_SERVER_ERROR, "Blob could not be stored").into_response()
         }
     }
@@ -120,31 +136,45 @@ pub(crate) async fn download(
             (header::CONTENT_TYPE, served_type(media_type)),
             (header::CACHE_CONTROL, "public, max-age=31536000, immutable"),
         ],
-        Bytes::copy_from_slice(bytes),
+        bytes,
     )
         .into_response()
 }
 
-/// Reads a body up to `cap` bytes; `None` when it is longer. The header is believed first, so that nothing is read
-/// that cannot be kept.
-async fn read_bounded(headers: &HeaderMap, body: Body, cap: usize) -> Option<Vec<u8>> {
+/// The body of an upload, with its share of what the process holds of all of them.
+struct Received {
+    text: Vec<u8>,
+    place: Option<OwnedSemaphorePermit>,
+}
+
+/// An upload of more than [`crate::Limits::max_blob`] bytes.
+struct TooLarge;
+
+/// Reads a body of bounded length. The header is believed first, so that nothing is read that cannot be kept. What all
+/// uploads under way hold together is bounded as well: anybody can begin one, so a chunk waits for its room.
+async fn read_bounded(server: &Server, headers: &HeaderMap, body: Body) -> Result<Received, TooLarge> {
+    let cap = server.config().limits.max_blob;
     let announced = headers
         .get(header::CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|length| length > cap as u64) {
-        return None;
+        return Err(TooLarge);
     }
-    let mut read = Vec::new();
+    let mut read = Received {
+        text: Vec::new(),
+        place: None,
+    };
     let mut chunks = body.into_data_stream();
     while let Some(chunk) = chunks.next().await {
         // A body that breaks off is an incomplete payload, which then does not parse.
         let Ok(chunk) = chunk else { break };
-        if read.len() + chunk.len() > cap {
-            return None;
+        if read.text.len() + chunk.len() > cap {
+            return Err(TooLarge);
         }
-        read.extend_from_slice(&chunk);
+        server.make_upload_room(&mut read.place, chunk.len()).await;
+        read.text.extend_from_slice(&chunk);
     }
-    Some(read)
+    Ok(read)
 }
 
 /// The three shapes a body may have (SRV-121).
@@ -189,10 +219,11 @@ fn array_index(key: &str) -> Option<usize> {
     (index.to_string() == key).then_some(index)
 }
 
-fn stored_blob(value: &Value) -> Option<(&str, &[u8])> {
+/// Type and bytes of a stored blob; the bytes are those of the document, not a copy for each peer that reads slowly.
+fn stored_blob(value: &Value) -> Option<(&str, Bytes)> {
     let media_type = value.member("type")?.as_str()?;
     match value.member("body")? {
-        Value::Bytes(bytes) => Some((media_type, bytes)),
+        Value::Bytes(bytes) => Some((media_type, Bytes::from_owner(Arc::clone(bytes)))),
         _ => None,
     }
 }

@@ -362,14 +362,14 @@ pub const KNOBS: &[Knob] = &[
         PERIOD,
         ["MEMORY_OUTBOUND_STALL"],
         limits.outbound_stall,
-        "Time without progress of a write after which a connection is closed with 1013."
+        "Time without progress of a write after which a connection is closed, a socket with 1013."
     ),
     knob!(
         "limits.outbound_min_rate",
         ROOM,
         ["MEMORY_OUTBOUND_MIN_RATE"],
         limits.outbound_min_rate,
-        "Bytes per second granted to one large frame on top of the stall time."
+        "Bytes per second granted to one large frame, and to an upload, on top of the stall time."
     ),
     knob!(
         "limits.deferred_keys",
@@ -475,6 +475,13 @@ pub const KNOBS: &[Knob] = &[
         ["MEMORY_MAX_BLOB"],
         limits.max_blob,
         "Largest blob upload."
+    ),
+    knob!(
+        "limits.upload_bytes",
+        ROOM,
+        ["MEMORY_UPLOAD_BYTES"],
+        limits.upload_bytes,
+        "Bytes of all uploads under way together; beyond it they wait for each other."
     ),
     knob!(
         "limits.foreign_commit_poll",

@@ -149,6 +149,7 @@ fn a_bound_of_nothing_is_refused_where_nothing_would_work() {
         "limits.sweep_interval",
         "limits.unopened_bytes",
         "limits.unopened_sockets",
+        "limits.upload_bytes",
     ];
     let mut refused: Vec<&str> = KNOBS
         .iter()
