@@ -39,8 +39,9 @@ impl Reader {
         branch: &BranchName,
     ) -> Result<Vec<RetirableEffects>, EngineError> {
         let id = EntityId::from(EFFECTS_DOCUMENT);
+        // By the document's own heads: the plus keeps SQLite from the index of all live ones.
         let mut statement = self.conn.prepare_cached(
-            "SELECT scope_key FROM head WHERE branch = ?1 AND id = ?2 AND op <> 'delete' ORDER BY scope_key",
+            "SELECT scope_key FROM head WHERE branch = ?1 AND id = ?2 AND +op <> 'delete' ORDER BY scope_key",
         )?;
         let mut rows = statement.query([branch.as_str(), id.as_str()])?;
         let mut found = Vec::new();

@@ -12,6 +12,7 @@ use rusqlite::Connection;
 use crate::document_cache::{Remainder, StoreCache};
 use crate::error::EngineError;
 use crate::feed::FeedRecord;
+use crate::foreign::Foreign;
 use crate::open::{BUSY_TIMEOUT, Durability, map_file, open_reader, open_writer};
 use crate::reader::Reader;
 use crate::snapshot::SnapshotPolicy;
@@ -38,12 +39,7 @@ pub struct Engine {
     open: OpenTransaction,
     /// Why SQLite undid the whole open transaction by itself, as it does when the disk fails it.
     undone: Option<EngineError>,
-    /// Highest seq this handle has seen durable, by its own commits or by [`Engine::foreign_commits`].
-    known_seq: Seq,
-    /// SQLite's count of what other connections did to the store, when this one last looked; `None` to look anew.
-    seen_version: Option<i64>,
-    foreign: Vec<FeedRecord>,
-    poll: Option<Poll>,
+    foreign: Foreign,
     resting: bool,
 }
 
@@ -56,13 +52,6 @@ enum OpenTransaction {
     Whole,
     /// A group's transaction; each write is a member of it. → none
     Group,
-}
-
-/// A connection that only watches for other writers (ENG-208).
-#[derive(Debug)]
-struct Poll {
-    conn: Connection,
-    seen_version: i64,
 }
 
 impl Drop for Engine {
@@ -103,14 +92,12 @@ impl Engine {
             legacy_refs,
             open: OpenTransaction::None,
             undone: None,
-            known_seq: Seq(0),
-            seen_version: None,
-            foreign: Vec::new(),
-            poll: None,
+            foreign: Foreign::default(),
             resting: false,
         };
-        engine.known_seq = engine.server_seq()?;
-        engine.cache.heads.forget(Some(engine.known_seq));
+        let seq = engine.server_seq()?;
+        engine.foreign.know(seq);
+        engine.cache.heads.forget(Some(seq));
         Ok(engine)
     }
 
@@ -262,9 +249,9 @@ impl Engine {
         self.open = kind;
         self.undone = None;
         // From here on no other process can commit, so what is foreign is known exactly.
-        match self.look() {
+        match self.foreign.look(&self.reader) {
             Ok(()) => {
-                self.reader.enter_transaction(self.known_seq);
+                self.reader.enter_transaction(self.foreign.known_seq());
                 Ok(())
             }
             Err(error) => {
@@ -282,31 +269,15 @@ impl Engine {
     /// SQLite's.
     pub fn foreign_commits(&mut self) -> Result<Vec<FeedRecord>, EngineError> {
         if let StoreLocation::File(path) = &self.location {
-            let poll = match &mut self.poll {
-                Some(poll) => poll,
-                None => self.poll.insert(Poll {
-                    conn: open_reader(path)?,
-                    seen_version: -1,
-                }),
-            };
-            let version: i64 = poll
-                .conn
-                .pragma_query_value(None, "data_version", |row| row.get(0))?;
-            if version != poll.seen_version {
-                self.look()?;
-                // Only what was read was seen: after a failure the next look looks again.
-                if let Some(poll) = &mut self.poll {
-                    poll.seen_version = version;
-                }
-            }
+            self.foreign.poll(path, &self.reader)?;
         }
-        Ok(std::mem::take(&mut self.foreign))
+        Ok(self.foreign.take())
     }
 
     /// Foreign commits that were noticed while an own write took the lock; they precede it in seq order and are to be
     /// published before it.
     pub fn take_noticed_foreign(&mut self) -> Vec<FeedRecord> {
-        std::mem::take(&mut self.foreign)
+        self.foreign.take()
     }
 
     /// Moves what the log holds into the main file and truncates the log, unless a reader pins it. Waits for readers no
@@ -338,7 +309,7 @@ impl Engine {
             return Ok(());
         }
         self.resting = true;
-        self.cache.give_back(self.known_seq);
+        self.cache.give_back(self.foreign.known_seq());
         self.conn.execute_batch("PRAGMA mmap_size = 0")?;
         self.pause()
     }
@@ -354,28 +325,6 @@ impl Engine {
             map_file(&self.conn)?;
             self.resting = false;
         }
-        Ok(())
-    }
-
-    /// Notices what other processes did since the last look.
-    fn look(&mut self) -> Result<(), EngineError> {
-        let version: i64 = self
-            .conn
-            .prepare_cached("PRAGMA data_version")?
-            .query_row([], |row| row.get(0))?;
-        if self.seen_version == Some(version) {
-            return Ok(());
-        }
-        let records = self.reader.all_commits_since(self.known_seq)?;
-        if let Some(newest) = records.last().map(|record| record.seq) {
-            tracing::debug!(from = %self.known_seq, to = %newest, count = records.len(), "commits of another process");
-            self.known_seq = newest;
-            self.foreign.extend(records);
-            self.cache.sessions.forget();
-        }
-        // Heads can also have been removed without a commit (ENG-1601).
-        self.cache.heads.forget(Some(self.known_seq));
-        self.seen_version = Some(version);
         Ok(())
     }
 
@@ -440,14 +389,13 @@ impl Engine {
                 }
                 self.reader
                     .leave_transaction(committed.as_ref().ok().copied().flatten());
-                if committed.is_err() {
+                match &committed {
+                    Ok(Some(seq)) => self.foreign.know(*seq),
+                    Ok(None) => {}
                     // What came of it is SQLite's to tell.
-                    self.seen_version = None;
+                    Err(_) => self.foreign.doubt(),
                 }
-                if let Some(seq) = committed? {
-                    self.known_seq = self.known_seq.max(seq);
-                }
-                Ok(())
+                committed.map(|_| ())
             }
         }
     }
@@ -502,7 +450,6 @@ mod tests {
     use memory_wire::ids::LocalSeq;
     use memory_wire::message::{ClientCommit, CommitParts, Operation};
     use memory_wire::value;
-    use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 
     use super::*;
     use crate::ApplyCommit;
@@ -520,104 +467,6 @@ mod tests {
         let commit = ClientCommit::build(LocalSeq(local_seq), parts);
         let applied = engine.apply_commit(ApplyCommit::authored(&"s".into(), None, &commit, 0));
         applied.map(|applied| applied.seq)
-    }
-
-    /// A look that fails has seen nothing: the commit is told by the next one, though nothing changed meanwhile.
-    #[test]
-    fn eng_208_a_look_for_foreign_commits_that_failed_is_made_again() {
-        let directory = tempfile::tempdir().unwrap();
-        let location = StoreLocation::File(directory.path().join("s.sqlite"));
-        let [mut ours, mut theirs] =
-            [(); 2].map(|()| Engine::open(location.clone(), EngineOptions::default()).unwrap());
-        assert!(ours.foreign_commits().unwrap().is_empty());
-        assert_eq!(apply(&mut theirs, 1).unwrap(), Seq(1));
-        let conn = ours.reader.conn.get_mut();
-        conn.progress_handler(1, Some(|| true)).unwrap();
-        assert!(ours.foreign_commits().is_err(), "interrupted");
-        let conn = ours.reader.conn.get_mut();
-        conn.progress_handler(0, None::<fn() -> bool>).unwrap();
-        let told: Vec<Seq> = ours
-            .foreign_commits()
-            .unwrap()
-            .iter()
-            .map(|record| record.seq)
-            .collect();
-        assert_eq!(told, [Seq(1)]);
-        assert!(ours.foreign_commits().unwrap().is_empty(), "told once");
-    }
-
-    /// Another process may go on committing while this one looks.
-    #[test]
-    fn eng_208_a_commit_that_lands_while_others_are_looked_for_is_told_once() {
-        let directory = tempfile::tempdir().unwrap();
-        let location = StoreLocation::File(directory.path().join("s.sqlite"));
-        let [mut ours, mut theirs] =
-            [(); 2].map(|()| Engine::open(location.clone(), EngineOptions::default()).unwrap());
-        assert_eq!(apply(&mut theirs, 1).unwrap(), Seq(1));
-        let mut theirs = Some(theirs);
-        // As the statement that reads the commits is prepared.
-        let hook = move |context: AuthContext<'_>| {
-            if let AuthAction::Read {
-                column_name: "class", ..
-            } = context.action
-                && let Some(mut theirs) = theirs.take()
-            {
-                assert_eq!(apply(&mut theirs, 2).unwrap(), Seq(2));
-            }
-            Authorization::Allow
-        };
-        ours.connection_mut().authorizer(Some(hook)).unwrap();
-        let mut told = Vec::new();
-        for _ in 0..3 {
-            let records = ours.foreign_commits().unwrap();
-            told.extend(records.iter().map(|record| record.seq));
-        }
-        assert_eq!(told, [Seq(1), Seq(2)]);
-    }
-
-    /// ENG-1601, in another process: no commit tells of it, and what was known of the instance does not hold any more.
-    #[test]
-    fn eng_1601_what_another_process_retires_is_not_built_on() {
-        let session = memory_wire::ScopeKey::parse("session:did%3Akey%3Az:s").unwrap();
-        let directory = tempfile::tempdir().unwrap();
-        let location = StoreLocation::File(directory.path().join("s.sqlite"));
-        let [mut ours, mut theirs] =
-            [(); 2].map(|()| Engine::open(location.clone(), EngineOptions::default()).unwrap());
-        let draft = |local_seq: u64, operation: &str, content: memory_wire::Value| {
-            ClientCommit::from_value(&value!({
-                "localSeq": local_seq, "reads": { "confirmed": [], "pending": [] },
-                "operations": [{ "op": operation, "id": "of:draft", "scope": "session",
-                    "value": (content.clone()), "patches": [content] }]
-            }))
-            .unwrap()
-        };
-        let principal = "did:key:z".into();
-        let write = |engine: &mut Engine, commit: &ClientCommit| {
-            let applied =
-                engine.apply_commit(ApplyCommit::authored(&"s".into(), Some(&principal), commit, 0));
-            applied.unwrap().seq
-        };
-        write(&mut ours, &draft(1, "set", value!({ "value": { "n": 1 } })));
-        assert!(theirs.retire_session(&session, 100, false).unwrap().done);
-        assert!(ours.foreign_commits().unwrap().is_empty(), "no commit");
-        let instance = memory_wire::scope_key::InstanceId {
-            id: "of:draft".into(),
-            scope_key: session,
-        };
-        assert!(ours.hot_state(&instance, &Default::default()).is_none());
-        let patch = value!({ "op": "add", "path": "/value/m", "value": 2 });
-        let build_on_it = |engine: &mut Engine| {
-            write(engine, &draft(2, "patch", patch.clone()));
-            let document = engine.current(&instance, &Default::default()).unwrap();
-            memory_wire::codec::encode(&document.unwrap()).unwrap()
-        };
-        // What it is from here on is what the store says it is.
-        let as_told = build_on_it(&mut ours);
-        drop(ours);
-        let reopened = Engine::open(location, EngineOptions::default()).unwrap();
-        let stored = reopened.current(&instance, &Default::default()).unwrap().unwrap();
-        assert_eq!(as_told, memory_wire::codec::encode(&stored).unwrap());
-        assert_eq!(as_told, r#"fvj1:{"value":{"m":2}}"#);
     }
 
     /// When the disk fails it, SQLite ends the whole transaction by itself, in the middle of a group. What comes after in

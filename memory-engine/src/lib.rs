@@ -38,7 +38,10 @@ mod entity_ids;
 mod error;
 pub mod events;
 mod feed;
+mod foreign;
 mod heads;
+#[cfg(test)]
+mod indexes;
 pub mod integrity;
 pub mod lease;
 mod migration;

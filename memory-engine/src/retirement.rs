@@ -2,7 +2,7 @@
 //! write of the engine plane: no commit, no seq, nothing pushed. Commit rows stay.
 
 use memory_wire::scope_key::{Scope, ScopeKey};
-use rusqlite::{OptionalExtension, params};
+use rusqlite::params;
 
 use crate::column;
 use crate::engine::Engine;
@@ -70,29 +70,31 @@ impl Engine {
     fn retire_batch(&self, scope_key: &ScopeKey, limit: u64) -> Result<Retired, EngineError> {
         let mut retired = Retired::default();
         self.note_removal();
-        while let Some((branch, id)) = self.next_document_of(scope_key)? {
-            let delete = |table: &str, left: u64| {
-                let query = format!(
-                    "DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} \
-                     WHERE branch = ?1 AND id = ?2 AND scope_key = ?3 LIMIT ?4)"
-                );
-                let left = i64::try_from(left).unwrap_or(i64::MAX);
-                let removed = self.conn.prepare_cached(&query)?.execute(params![
-                    branch,
-                    id,
-                    scope_key.as_str(),
-                    left
-                ])?;
-                Ok::<u64, EngineError>(removed as u64)
-            };
-            retired.heads += delete("head", limit - retired.total())?;
-            retired.snapshots += delete("snapshot", limit - retired.total())?;
-            retired.revisions += delete("revision", limit - retired.total())?;
-            if retired.total() >= limit {
-                return Ok(retired);
+        // What an earlier batch began has lost its head.
+        for table in ["head", "snapshot", "revision"] {
+            for (branch, id) in self.documents_of(scope_key, table, limit - retired.total())? {
+                let delete = |table: &str, left: u64| {
+                    let query = format!(
+                        "DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} \
+                         WHERE branch = ?1 AND id = ?2 AND scope_key = ?3 LIMIT ?4)"
+                    );
+                    let removed = self.conn.prepare_cached(&query)?.execute(params![
+                        branch,
+                        id,
+                        scope_key.as_str(),
+                        as_limit(left)
+                    ])?;
+                    Ok::<u64, EngineError>(removed as u64)
+                };
+                retired.heads += delete("head", limit - retired.total())?;
+                retired.snapshots += delete("snapshot", limit - retired.total())?;
+                retired.revisions += delete("revision", limit - retired.total())?;
+                if retired.total() >= limit {
+                    return Ok(retired);
+                }
             }
         }
-        let left = i64::try_from(limit - retired.total()).unwrap_or(i64::MAX);
+        let left = as_limit(limit - retired.total());
         retired.basis_rows += self
             .conn
             .prepare_cached(
@@ -104,19 +106,22 @@ impl Engine {
         Ok(retired)
     }
 
-    /// A document that still has rows under the key; those with a head come first.
-    fn next_document_of(&self, scope_key: &ScopeKey) -> Result<Option<(String, String)>, EngineError> {
-        for table in ["head", "snapshot", "revision"] {
-            let query = format!("SELECT branch, id FROM {table} WHERE scope_key = ?1 LIMIT 1");
-            let found = self
-                .conn
-                .prepare_cached(&query)?
-                .query_row([scope_key.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))
-                .optional()?;
-            if found.is_some() {
-                return Ok(found);
-            }
-        }
-        Ok(None)
+    /// At most `limit` documents that still have rows under the key in a table. No index tells, so this looks through it.
+    fn documents_of(
+        &self,
+        scope_key: &ScopeKey,
+        table: &str,
+        limit: u64,
+    ) -> Result<Vec<(String, String)>, EngineError> {
+        let query = format!("SELECT DISTINCT branch, id FROM {table} WHERE scope_key = ?1 LIMIT ?2");
+        let mut statement = self.conn.prepare_cached(&query)?;
+        let found = statement.query_map(params![scope_key.as_str(), as_limit(limit)], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })?;
+        Ok(found.collect::<rusqlite::Result<_>>()?)
     }
+}
+
+fn as_limit(rows: u64) -> i64 {
+    i64::try_from(rows).unwrap_or(i64::MAX)
 }

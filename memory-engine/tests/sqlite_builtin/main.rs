@@ -1,6 +1,8 @@
 //! Cell databases over a living store (ENG §14): commits that write to one land whole or not at all, reads see what
 //! landed, and rows without a label are not written.
 
+mod labels;
+#[path = "../support/mod.rs"]
 mod support;
 
 use memory_engine::sqlite_builtin::{CellDatabases, CellReaders, Column, QueryTarget, StatementBounds};
@@ -269,6 +271,41 @@ fn eng_1431_sources_are_kept_by_space_and_id_and_are_so_many() {
     assert_eq!(sources.get(&"did:key:zOther".into(), "of:8"), None);
 }
 
+/// ENG-1430: what nobody has written to yet is empty; what nobody has declared is an error, and so is a statement that the
+/// guard refuses, whether there is a file or not.
+#[test]
+fn eng_1430_what_was_declared_and_not_written_is_empty() {
+    let mut store = Store::new();
+    let empty =
+        |store: &Store, sql: &str| assert!(store.rows(Scope::Space, sql).unwrap().is_empty(), "{sql}");
+    let refused = |store: &Store, sql: &str| store.rows(Scope::Space, sql).unwrap_err().name();
+    // No file.
+    empty(&store, "SELECT * FROM notes");
+    empty(&store, "SELECT * FROM elsewhere");
+    assert_eq!(refused(&store, "SELECT * FROM main.notes"), "GuardError");
+    // A file without the table.
+    let other = value!({ "other": { "properties": { "n": { "sqlType": "integer" } } } });
+    let db = value!({ "id": DB, "tables": other });
+    store
+        .commit(vec![operation(
+            db,
+            "INSERT INTO other (n) VALUES (1)",
+            value!([]),
+        )])
+        .unwrap();
+    empty(&store, "SELECT * FROM notes");
+    empty(&store, "SELECT * FROM NOTES");
+    assert_eq!(refused(&store, "SELECT * FROM elsewhere"), "Error");
+    assert_eq!(store.rows(Scope::Space, "SELECT n FROM other").unwrap().len(), 1);
+    // The table without rows is empty in its own right, and tells its columns.
+    store
+        .commit(vec![sqlite("DELETE FROM notes", value!([]))])
+        .unwrap();
+    let (rows, columns) = store.query(Scope::Space, "SELECT id, who FROM notes").unwrap();
+    assert!(rows.is_empty());
+    assert_eq!(columns.len(), 2);
+}
+
 #[test]
 fn eng_1410_guarded_statements_never_reach_the_store() {
     let mut store = Store::new();
@@ -344,85 +381,6 @@ fn eng_1410_a_table_of_the_store_named_by_a_string_is_out_of_reach() {
         store.commit(vec![sqlite(sql, value!([]))]).unwrap();
     }
     assert_eq!(store.rows(Scope::Space, "SELECT * FROM notes").unwrap().len(), 7);
-}
-
-fn labelled(rule: Value) -> Value {
-    value!({ "id": DB, "owner": "did:key:owner", "tables": (tables(Some(rule))) })
-}
-
-fn mail_rule() -> Value {
-    let pattern = value!({ "field": "who", "source": "[^ ]+@[^ ]+", "flags": "g" });
-    value!({
-        "version": 1,
-        "confidentiality": { "allOf": [{ "principal": { "protocol": "mailto", "of": { "match": pattern } } }, { "dbOwner": true }] }
-    })
-}
-
-#[test]
-fn eng_1425_a_row_without_a_label_is_not_written() {
-    let mut store = Store::new();
-    let db = labelled(mail_rule());
-    store
-        .commit(vec![operation(db.clone(), INSERT, value!(["a@x.org", 1]))])
-        .unwrap();
-    for (sql, params, part) in [
-        (INSERT, value!(["nobody", 1]), "matched nothing"),
-        (
-            "INSERT INTO notes (who) VALUES (?) RETURNING id",
-            value!(["b@x.org"]),
-            "RETURNING",
-        ),
-        ("UPDATE notes SET who = ?", value!(["nobody"]), "matched nothing"),
-        (
-            "WITH q AS (SELECT 1) INSERT INTO notes (who) VALUES (?)",
-            value!(["b@x.org"]),
-            "shape",
-        ),
-        (
-            "INSERT INTO elsewhere (who) VALUES (?)",
-            value!(["b@x.org"]),
-            "not declared",
-        ),
-    ] {
-        let refused = store
-            .commit(vec![set("of:a", value!(1)), operation(db.clone(), sql, params)])
-            .unwrap_err();
-        assert_eq!(refused.name(), "RowLabelCommitError", "{sql}: {refused}");
-        assert!(
-            refused.to_string().starts_with("sqlite commit refused: "),
-            "{refused}"
-        );
-        assert!(refused.to_string().contains(part), "{refused}");
-    }
-    let rows = store.rows(Scope::Space, "SELECT who FROM notes").unwrap();
-    assert_eq!(support::json(&rows[0])["who"], "a@x.org");
-    assert_eq!(store.engine.server_seq().unwrap().0, 1);
-    store
-        .commit(vec![operation(db, "DELETE FROM notes", value!([]))])
-        .unwrap();
-    assert_eq!(
-        store.rows(Scope::Space, "SELECT who FROM notes").unwrap().len(),
-        0
-    );
-}
-
-#[test]
-fn eng_1425_a_missing_owner_is_the_handle_documents() {
-    let mut store = Store::new();
-    let db = value!({ "id": DB, "tables": (tables(Some(mail_rule()))) });
-    let refused = store
-        .commit(vec![operation(db.clone(), INSERT, value!(["a@x.org", 1]))])
-        .unwrap_err();
-    assert!(
-        refused.to_string().contains("dbOwner() has no owner"),
-        "{refused}"
-    );
-    store
-        .commit(vec![set(DB, value!({ "owner": "did:key:owner" }))])
-        .unwrap();
-    store
-        .commit(vec![operation(db, INSERT, value!(["a@x.org", 1]))])
-        .unwrap();
 }
 
 #[test]
