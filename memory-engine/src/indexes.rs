@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use memory_wire::Value;
 use memory_wire::ids::{BranchName, LocalSeq, Seq};
 use memory_wire::message::ClientCommit;
-use memory_wire::scope_key::{InstanceId, ScopeKey};
+use memory_wire::scope_key::{InstanceId, ScopeKey, session_key};
 use memory_wire::value;
 
 use crate::lease::LeaseTable;
@@ -47,6 +47,11 @@ fn apply(engine: &mut Engine, session: &str, local_seq: u64, rest: Value) -> Seq
     let (session, principal) = (session.into(), "did:key:zA".into());
     let commit = ApplyCommit::authored(&session, Some(&principal), &commit, 0);
     engine.apply_commit(commit).unwrap().seq
+}
+
+/// The session key of a session of the one who writes here, which is also its scope key.
+fn key_of(session: &str) -> String {
+    session_key(Some(&"did:key:zA".into()), &session.into())
 }
 
 /// A store where `rounds` commits each count up one document and write a new one, by turns of two sessions, at three scopes.
@@ -209,8 +214,10 @@ fn eng_207_whatever_is_asked_is_found_by_an_index() {
             "a commit's class and seq",
             Box::new(|engine, rounds| {
                 assert!(engine.commit_class_of_seq(Seq(rounds)).unwrap().is_some());
-                let key = "session:did%3Akey%3AzA:odd";
-                assert_eq!(engine.committed_at(key, LocalSeq(1)).unwrap(), Some(Seq(1)));
+                assert_eq!(
+                    engine.committed_at(&key_of("odd"), LocalSeq(1)).unwrap(),
+                    Some(Seq(1))
+                );
             }),
         ),
         (
@@ -293,7 +300,7 @@ fn eng_1601_a_batch_looks_through_the_store_once() {
         }
         drop(engine);
         steps(&path, &|engine| {
-            let key = ScopeKey::parse(&format!("session:did%3Akey%3AzA:{session}")).unwrap();
+            let key = ScopeKey::parse(&key_of(session)).unwrap();
             let retired = engine.retire_session(&key, 1_000, false).unwrap();
             assert_eq!(
                 (retired.heads, retired.revisions, retired.done),
