@@ -13,11 +13,13 @@ const NEEDED: &[(&str, &str)] = &[
     ("tsc", "node-typescript"),
 ];
 
-/// Interleavings of the server: they need its locks and threads to be a scheduler's, so they are built apart.
+/// Interleavings of the server and of its store: they need locks and threads to be a scheduler's, so they are built apart.
 const SCHEDULES: &[&str] = &[
     "test",
     "-p",
     "memory-server",
+    "-p",
+    "memory-engine",
     "--features",
     "schedules",
     "--test",
