@@ -12,6 +12,7 @@ mod reads;
 mod sessions;
 mod shared_work;
 mod table;
+mod unflushed;
 
 use memory_server::{AclConfig, AclMode, ServerConfig, ServingPlane};
 use serde_json::Value as Json;

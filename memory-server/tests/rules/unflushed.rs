@@ -1,0 +1,98 @@
+//! What a session is told when it changes its watches, or writes, while changes wait to be flushed.
+
+use std::sync::Arc;
+
+use memory_server::{Server, ServingPlane};
+use serde_json::json;
+
+use crate::manual;
+use crate::support::link;
+use crate::support::peer::{Peer, Told, Wire, commit, commit_of, watching, watching_roots};
+
+async fn opened(server: &Arc<Server>, wire: Wire, session: &str, principal: &str) -> Peer {
+    let mut peer = Peer::connect(server, wire).await;
+    let answer = peer.open(session, principal, None, 0).await.expect("connected");
+    assert_eq!(answer["ok"]["sessionId"], session, "{answer}");
+    peer
+}
+
+/// SRV-503, SRV-525: what a new watch leads to is told in its newest state although its last change has not been flushed
+/// yet, and told once.
+#[tokio::test]
+async fn srv_503_an_unflushed_change_reaches_who_adds_a_watch_that_leads_to_it() {
+    let server = Server::new(manual()).expect("inside a runtime");
+    let mut writer = opened(&server, Wire::InProcess, "w", "did:key:w").await;
+    writer
+        .request(commit(
+            "w",
+            1,
+            &[("of:x", json!(1)), ("of:y", json!({ "to": link("of:x") }))],
+        ))
+        .await;
+    let mut reader = opened(&server, Wire::InProcess, "r", "did:key:r").await;
+    reader
+        .request(watching("session.watch.set", "r", "x", &["of:x"]))
+        .await;
+    writer.request(commit("w", 2, &[("of:x", json!(2))])).await;
+    let deep = json!([{ "id": "of:y", "selector": { "path": [], "schema": true } }]);
+    reader
+        .request(watching_roots("session.watch.add", "r", "y", &deep))
+        .await;
+    server.flush(None).await.expect("flushes");
+    reader.drain("r").await;
+    let mut told = Told::new("r");
+    told.read(&reader.asked, &reader.heard);
+    let (_, held) = told
+        .held
+        .iter()
+        .find(|((_, id, _), _)| id == "of:x")
+        .expect("held");
+    assert_eq!(*held, (2, Some(json!(2))));
+    let times = reader
+        .texts
+        .iter()
+        .filter(|text| text.contains("\"of:x\"") && text.contains("\"value\":2"))
+        .count();
+    assert_eq!(times, 1, "{:?}", reader.texts);
+}
+
+/// SRV-419: a session that writes what it has not seen is not taken to hold what others wrote before.
+#[tokio::test]
+async fn srv_419_own_writes_beside_others_unflushed_ones_are_told_whole() {
+    let server = Server::new(manual()).expect("inside a runtime");
+    let mut other = opened(&server, Wire::InProcess, "o", "did:key:o").await;
+    let mut writer = opened(&server, Wire::InProcess, "w", "did:key:w").await;
+    writer
+        .request(watching("session.watch.set", "w", "w", &["of:a", "of:b", "of:c"]))
+        .await;
+    other
+        .request(commit(
+            "o",
+            1,
+            &[("of:a", json!("theirs")), ("of:b", json!("theirs"))],
+        ))
+        .await;
+    writer
+        .request(commit(
+            "w",
+            1,
+            &[("of:a", json!("mine")), ("of:c", json!("mine"))],
+        ))
+        .await;
+    let patch = json!([{ "op": "patch", "id": "of:b", "patches": [{ "op": "replace", "path": "/value", "value": "patched" }] }]);
+    writer.request(commit_of("w", 2, &patch)).await;
+    let from = writer.heard.len();
+    server.flush(None).await.expect("flushes");
+    writer.drain("w").await;
+    let told: Vec<String> = writer.heard[from..]
+        .iter()
+        .filter(|m| m["type"] == "session/effect")
+        .flat_map(|m| m["effect"]["upserts"].as_array().cloned().unwrap_or_default())
+        .map(|u| format!("{}={}", u["id"].as_str().unwrap_or_default(), u["doc"]["value"]))
+        .collect();
+    assert_eq!(
+        told,
+        ["of:a=\"mine\"", "of:b=\"patched\""],
+        "its own whole head alone is left out"
+    );
+}
