@@ -119,6 +119,9 @@ pub enum EngineError {
         /// What it does too much of, as the end of a sentence.
         bound: &'static str,
     },
+    /// The file of a SQLite database belongs to another database, whose file is called the same.
+    #[error("the SQLite database cannot be used: its file is another database's")]
+    SqliteOfAnother,
     /// A table declaration of the SQLite builtin that is out of bounds (ENG-1411); its wire name is the
     /// reference's `TypeError`.
     #[error("{message}")]
@@ -309,6 +312,7 @@ impl EngineError {
             | ReadOvertaken
             | DamagedCopy { .. }
             | SqliteExceeded { .. }
+            | SqliteOfAnother
             | Sqlite(_)
             | Io { .. }
             | GroupLost(_)

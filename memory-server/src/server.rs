@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use axum::Router;
 use memory_engine::query::Snapshot;
-use memory_engine::sqlite_builtin::{CellDatabases, CellReaders};
+use memory_engine::sqlite_builtin::{CellDatabases, CellReaders, cell_file};
 use memory_engine::sync::{Mutex, RwLock};
-use memory_engine::{ActorOptions, Applied, EngineHandle, EngineOptions, StoreLocation};
+use memory_engine::{ActorOptions, Applied, EngineError, EngineHandle, EngineOptions, StoreLocation};
 use memory_wire::commit_meta::CommitClass;
 use memory_wire::error::SocketClose;
 use memory_wire::hash::tagged_hash;
@@ -31,6 +31,9 @@ use crate::serving_plane::{AdmittedCommit, DemandReason, Observer};
 use crate::space::{PendingFrame, Space};
 use crate::statistics::{AclStats, SessionEnd, Statistics, Timed, WorkStats};
 use crate::tasks::{Tasks, sleep};
+
+/// Large frames parsed at once: enough to keep a machine busy, few enough to fit in its memory.
+const LARGE_PARSES: usize = 4;
 
 /// Produces the `servingLoop` block of the statistics (SRV §11.2); installed by an executor host.
 pub type ServingLoopReport = Arc<dyn Fn() -> serde_json::Value + Send + Sync>;
@@ -58,6 +61,7 @@ pub struct Server {
     started_at: i64,
     full_evaluations: Arc<Semaphore>,
     sqlite_reads: Arc<Semaphore>,
+    large_parses: Arc<Semaphore>,
     /// A permit is a byte.
     uploads: Arc<Semaphore>,
     rates: RateLimits,
@@ -83,6 +87,7 @@ impl Server {
                     .concurrent_full_evaluations
                     .clamp(1, Semaphore::MAX_PERMITS),
             )),
+            large_parses: Arc::new(Semaphore::new(LARGE_PARSES)),
             sqlite_reads: Arc::new(Semaphore::new(
                 config
                     .limits
@@ -264,6 +269,12 @@ impl Server {
         Arc::clone(&self.sqlite_reads).acquire_owned().await.ok()
     }
 
+    /// A place among the large frames that are parsed at once.
+    pub(crate) async fn large_parse_permit(&self) -> Option<OwnedSemaphorePermit> {
+        // Never closed, as above.
+        Arc::clone(&self.large_parses).acquire_owned().await.ok()
+    }
+
     /// Waits for room for `bytes` more of an upload that holds `place`. One alone may hold all there is, and be larger.
     pub(crate) async fn make_upload_room(&self, place: &mut Option<OwnedSemaphorePermit>, bytes: usize) {
         let held = place.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
@@ -309,6 +320,10 @@ impl Server {
     }
 
     fn locate(&self, id: &SpaceId) -> Result<StoreLocation, ServerError> {
+        if cell_file::is_cell_file_name(&format!("{id}.sqlite")) {
+            // Its store would be some space's SQLite database (ENG-106).
+            return Err(EngineError::InvalidSpaceId(id.clone()).into());
+        }
         match &self.config.stores {
             Stores::Memory => Ok(StoreLocation::Memory),
             Stores::Files(root) => Ok(root.locate(id)?),

@@ -274,7 +274,7 @@ impl Reader<'_> {
             // Whoever is not even known yet may not have answers pile up either.
             return Err(Closing::Now(SocketClose::OutboundBuffer));
         }
-        let message = parse(text).await;
+        let message = parse(self.server, text).await;
         let mut handled = None;
         match stage {
             Stage::First => {
@@ -343,15 +343,22 @@ impl Reader<'_> {
     }
 }
 
-async fn parse(text: &str) -> Option<ClientMessage> {
+/// Parses a frame. A large one is many times as large as a value, so only so many of them are parsed at once: strangers
+/// may send them too.
+async fn parse(server: &Server, text: &str) -> Option<ClientMessage> {
     if text.len() <= PARSE_INLINE {
         return parse_client_message(text).ok();
     }
+    let place = server.large_parse_permit().await;
     let text = text.to_owned();
-    tokio::task::spawn_blocking(move || parse_client_message(&text).ok())
-        .await
-        .ok()
-        .flatten()
+    tokio::task::spawn_blocking(move || {
+        let message = parse_client_message(&text).ok();
+        drop(place);
+        message
+    })
+    .await
+    .ok()
+    .flatten()
 }
 
 async fn write(
@@ -433,4 +440,35 @@ async fn finish(
     }));
     // A peer that does not read cannot be told why.
     let _ = tokio::time::timeout(CLOSE_GRACE, sink.send(frame)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+    use crate::config::{ServerConfig, Stores};
+
+    #[tokio::test]
+    async fn only_so_many_large_frames_are_parsed_at_once() {
+        let config = ServerConfig::new("did:key:z".into(), Stores::Memory);
+        let server = Server::new(config).expect("inside a runtime");
+        let frame = |padding: usize| {
+            let padding = "x".repeat(padding);
+            format!(r#"fvj1:{{"type":"hello","protocol":"memory","flags":{{}},"x":"{padding}"}}"#)
+        };
+        let mut places = Vec::new();
+        while let Some(place) = server.large_parse_permit().now_or_never() {
+            places.push(place);
+        }
+        assert!(!places.is_empty(), "some may be parsed");
+        let large = frame(PARSE_INLINE);
+        assert!(parse(&server, &large).now_or_never().is_none(), "waits");
+        assert!(
+            parse(&server, &frame(1)).await.is_some(),
+            "small ones do not wait"
+        );
+        drop(places);
+        assert!(parse(&server, &large).await.is_some());
+    }
 }

@@ -201,6 +201,35 @@ async fn srv_813_a_served_list_change_is_judged_as_its_actors() {
     );
 }
 
+/// SRV-412, SRV-902: every accept is told, what was elided and what had been accepted before included: a replay may be the
+/// first sign of life after a crash.
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_902_replays_and_elided_commits_are_noticed_again_with_their_seq() {
+    let running = Running::production(config()).await;
+    let notices = Arc::new(Notices::default());
+    running.server.set_observer(Some(notices.clone()));
+    let mut client = open(&running, "s", "did:key:a").await;
+    for (local_seq, replayed) in [(1, false), (1, true), (2, false)] {
+        // A content-addressed document that is there is not written again.
+        let answer = client
+            .request(&set("s", local_seq, "cid:fid1:x", &json!(1)))
+            .await;
+        assert_eq!(answer["ok"]["replayed"] == true, replayed, "{answer}");
+    }
+    let told: Vec<(u64, usize)> = notices
+        .0
+        .lock()
+        .expect("not poisoned")
+        .iter()
+        .map(|notice| (notice.seq.0, notice.writes.len()))
+        .collect();
+    assert_eq!(
+        told,
+        [(1, 1), (1, 1), (2, 0)],
+        "seq, and instances really written"
+    );
+}
+
 /// §8.2: what a missing list means changes with the first commit of a space, whoever makes it.
 #[tokio::test(flavor = "multi_thread")]
 async fn srv_907_an_append_that_is_the_first_commit_of_a_space_ends_its_being_empty() {

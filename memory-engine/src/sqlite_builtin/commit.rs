@@ -15,6 +15,7 @@ use rustc_hash::FxHashSet;
 use super::bounds::{Meter, StatementBounds};
 use super::confinement::{self, Confinement};
 use super::disk_source::DiskSources;
+use super::seal::Seal;
 use super::table::{create_statement, quoted};
 use super::{cell_file, guard, labelled_write, sql_value};
 use crate::admission::{Applied, ApplyCommit, SqliteOperations};
@@ -228,6 +229,7 @@ impl Engine {
             ),
         })?;
         let attached = Attached::begin(self, file, alias)?;
+        Seal::of(space, target.id, &target.instance).claim(&attached.engine.conn, &attached.alias)?;
         cells
             .create_tables(&attached.engine.conn, &path, existed, &attached.alias, target)
             .and_then(|()| {

@@ -8,7 +8,7 @@
 //! | which table and columns a write is about | [`write_target`] |
 //! | what a row's label is | [`row_label`] |
 //! | the statement that creates a declared table | [`table`] |
-//! | where a database's file lies | [`cell_file`] |
+//! | where a database's file lies, and whose it is | [`cell_file`], `seal` |
 //! | how much a request may use up | [`StatementBounds`] |
 //! | to land a commit that writes | [`CellDatabases`], [`Engine::apply_commit_with_sqlite`](crate::Engine::apply_commit_with_sqlite) |
 //! | to read | [`CellReaders`] |
@@ -22,6 +22,7 @@ pub mod guard;
 mod labelled_write;
 mod query;
 pub mod row_label;
+mod seal;
 mod sql_text;
 mod sql_value;
 pub mod table;

@@ -13,6 +13,7 @@ use rusqlite::{Connection, OpenFlags};
 use super::bounds::{Meter, Room, StatementBounds};
 use super::confinement::{self, Confinement};
 use super::disk_source::DiskSources;
+use super::seal::Seal;
 use super::{cell_file, guard, sql_value};
 use crate::error::EngineError;
 use crate::store_path::StoreLocation;
@@ -29,6 +30,8 @@ pub struct QueryTarget {
     pub path: PathBuf,
     /// The declared tables.
     pub tables: Option<Object>,
+    /// Whose the file must be; anybody's where an operator registered it.
+    seal: Option<Seal>,
 }
 
 impl QueryTarget {
@@ -41,10 +44,18 @@ impl QueryTarget {
         scope_key: &ScopeKey,
         tables: Option<Object>,
     ) -> QueryTarget {
-        let path = sources
-            .get(space, db)
-            .unwrap_or_else(|| cell_file::path(store, space, db, scope_key));
-        QueryTarget { path, tables }
+        match sources.get(space, db) {
+            Some(path) => QueryTarget {
+                path,
+                tables,
+                seal: None,
+            },
+            None => QueryTarget {
+                path: cell_file::path(store, space, db, scope_key),
+                tables,
+                seal: Some(Seal::of(space, db, scope_key)),
+            },
+        }
     }
 }
 
@@ -117,6 +128,9 @@ impl CellReaders {
             ..
         } = self.bounds;
         pooled.meter.grant(read_steps);
+        if let Some(seal) = target.seal {
+            seal.check(&pooled.conn, "main")?;
+        }
         let confined = pooled.confinement.confine();
         let answered = pooled.meter.run(&pooled.conn, value_bytes, || {
             read(&pooled.conn, sql, params, Room(answer_bytes))
@@ -207,6 +221,7 @@ mod tests {
         let target = |n: usize| QueryTarget {
             path: directory.path().join(format!("{n}.sqlite")),
             tables: None,
+            seal: None,
         };
         for n in 0..=POOLED {
             let conn = Connection::open(target(n).path).unwrap();

@@ -5,7 +5,9 @@ mod labels;
 #[path = "../support/mod.rs"]
 mod support;
 
-use memory_engine::sqlite_builtin::{CellDatabases, CellReaders, Column, QueryTarget, StatementBounds};
+use memory_engine::sqlite_builtin::{
+    CellDatabases, CellReaders, Column, QueryTarget, StatementBounds, cell_file,
+};
 use memory_engine::{
     Applied, ApplyCommit, Engine, EngineError, EngineOptions, ReadInstance, StoreLocation, dump,
 };
@@ -485,4 +487,62 @@ fn srv_1203_statements_end_at_their_bounds() {
     // What the store itself keeps is not bounded by what a statement may work out.
     let long = value!("x".repeat(2_000_000).as_str());
     store.commit(vec![set("of:long", long)]).unwrap();
+}
+
+/// ENG-1403: names of files are hashes of 32 bits, which anybody can make meet. What one instance keeps there is not
+/// another's, to read or to write.
+#[test]
+fn eng_1403_a_database_whose_file_is_called_the_same_is_not_read_and_not_written() {
+    let mut store = Store::new();
+    store.commit(vec![sqlite(INSERT, value!(["mine", 1]))]).unwrap();
+    // Any two texts of one length whose hashes meet will do.
+    let mut seen = std::collections::HashMap::new();
+    let (one, other) = (0u32..)
+        .find_map(|n| {
+            let space = format!("did:key:z{n:08x}");
+            let met = seen.insert(cell_file::token(&space), space.clone())?;
+            Some((SpaceId::from(met.as_str()), SpaceId::from(space.as_str())))
+        })
+        .unwrap();
+    store.space = one.clone();
+    store.commit(vec![sqlite(INSERT, value!(["secret", 2]))]).unwrap();
+    store.space = other;
+    let read = store.rows(Scope::Space, "SELECT who FROM notes");
+    assert!(matches!(read, Err(EngineError::SqliteOfAnother)), "{read:?}");
+    let written = store.commit(vec![
+        set("of:a", value!(1)),
+        sqlite(INSERT, value!(["forged", 3])),
+    ]);
+    assert!(
+        matches!(written, Err(EngineError::SqliteOfAnother)),
+        "{written:?}"
+    );
+    // The store goes on, and so does whose file it is.
+    store.commit(vec![set("of:a", value!(2))]).unwrap();
+    store.space = one;
+    let rows = store.rows(Scope::Space, "SELECT who FROM notes").unwrap();
+    assert_eq!(rows.len(), 1);
+    assert_eq!(support::json(&rows[0])["who"], "secret");
+}
+
+/// A file that another implementation made says nothing of whose it is: it is read, and is its first writer's.
+#[test]
+fn eng_1403_a_file_that_does_not_say_whose_it_is_is_read_and_taken() {
+    let mut store = Store::new();
+    let path = cell_file::path(store.engine.location(), &store.space, DB, &ScopeKey::space());
+    let conn = rusqlite::Connection::open(&path).unwrap();
+    conn.execute_batch(
+        "CREATE TABLE notes (id integer primary key, who text, n integer); INSERT INTO notes (who) VALUES ('old')",
+    )
+    .unwrap();
+    drop(conn);
+    assert_eq!(
+        store.rows(Scope::Space, "SELECT who FROM notes").unwrap().len(),
+        1
+    );
+    store.commit(vec![sqlite(INSERT, value!(["new", 1]))]).unwrap();
+    assert_eq!(
+        store.rows(Scope::Space, "SELECT who FROM notes").unwrap().len(),
+        2
+    );
 }

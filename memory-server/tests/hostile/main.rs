@@ -10,3 +10,4 @@ mod neighbours;
 mod opens;
 mod paths;
 mod rig;
+mod transfers;

@@ -1,7 +1,8 @@
 //! Names that want to be paths (SRV-121…124): of spaces, over socket and HTTP, and of blobs. Nothing outside the data
 //! directory is read, made or told about.
 
-use memory_wire::{SpaceId, value};
+use memory_engine::sqlite_builtin::cell_file;
+use memory_wire::{ScopeKey, SpaceId, value};
 
 use crate::rig::{Rig, http, judge, mallory};
 
@@ -21,8 +22,11 @@ async fn srv_124_a_space_name_is_no_path() {
         "did:key:x\u{0}y",
         "\u{0}",
     ];
+    // A SQLite database of the shared space, under whose name a store would be made.
+    let database = cell_file::file_name(&rig.shared, "of:db", &ScopeKey::space());
+    let stem = database.strip_suffix(".sqlite").expect("a SQLite file");
     let mut attackers = Vec::new();
-    for name in names {
+    for name in names.into_iter().chain([stem, "cell-"]) {
         let mut peer = rig.peer(mallory()).await;
         let open = peer
             .honest(&SpaceId::from(name), value!({ "sessionId": "m" }))

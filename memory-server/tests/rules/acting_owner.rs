@@ -145,6 +145,28 @@ async fn srv_318_srv_808_a_binding_ends_when_the_owner_it_stands_for_is_another(
     assert_eq!(ended(&mut acting, "r").await, None);
 }
 
+/// SRV-309: a resume that does not ask for the binding reads as itself again, and stays when the owner becomes another.
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_309_a_binding_is_not_inherited_by_a_resume() {
+    let mut space = Space::founded(config(), json!({ PROCESS: "READ", "did:key:b": "OWNER" })).await;
+    let mut client = space.running.client().await;
+    let opened = open_acting(&mut client, "p", PROCESS, "space-owner").await;
+    let token = opened["ok"]["sessionToken"].as_str().expect("a token");
+    let mut again = space.running.client().await;
+    let resumed = open_on(&mut again, SPACE, "p", PROCESS, Some(token)).await;
+    assert_eq!(resumed["ok"]["resumed"], true, "{resumed}");
+    space
+        .change(json!({ PROCESS: "READ", "did:key:a": "OWNER" }))
+        .await;
+    assert_eq!(ended(&mut again, "p").await, None);
+    space.change(json!({ "did:key:a": "OWNER" })).await;
+    assert_eq!(
+        ended(&mut again, "p").await.as_deref(),
+        Some("unauthorized"),
+        "it reads as itself"
+    );
+}
+
 /// A process that may read everything anyway is bound to nobody, and a change of owners does not end its session.
 #[tokio::test(flavor = "multi_thread")]
 async fn srv_318_a_service_principal_is_bound_to_nobody() {

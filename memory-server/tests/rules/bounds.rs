@@ -1,9 +1,10 @@
 //! What waits, and for whom: inbound backlogs, full evaluations, loopback peers (SRV-110, SRV-707, SRV-1204, SRV-1302).
 
 use std::sync::mpsc;
+use std::time::Duration;
 
 use memory_engine::StoreRoot;
-use memory_server::{ServerConfig, ServingPlane, Stores, loopback};
+use memory_server::{FlushTiming, ServerConfig, ServingPlane, Stores, loopback};
 use memory_wire::SpaceId;
 use serde_json::{Value as Json, json};
 
@@ -188,4 +189,99 @@ async fn srv_1302_srv_1304_a_loopback_peer_is_handed_frames_when_it_asks_for_the
     running.server.flush(None).await.expect("flushes");
     running.server.shut_down().await;
     assert!(service.send(exists(SPACE, "svc", "r")).await.is_err());
+}
+
+/// Waits until so many jobs wait for the space's turn.
+async fn until_waiting(running: &Running, jobs: usize) {
+    let engine = running.server.engine(&SpaceId::from(SPACE)).expect("a store");
+    while engine.backlog() < jobs {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// SRV-405: what is asked for a session that another connection takes before its turn comes is refused, and nothing of it is
+/// done for whoever has the session now.
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_405_requests_whose_session_moves_before_their_turn_are_refused() {
+    let running = Running::production(config()).await;
+    for (session, request, refusal) in [
+        (
+            "s",
+            set("s", 1, "of:x", &json!(1)),
+            "Unknown or replaced session for space",
+        ),
+        ("t", watch("t", &["of:x"]), "Unknown session for space"),
+    ] {
+        let mut old = running.client().await;
+        let opened = open_on(&mut old, SPACE, session, "did:key:a", None).await;
+        let token = opened["ok"]["sessionToken"].as_str().expect("a token");
+        let mut new = running.client().await;
+        let greeted = new.request(&hello()).await;
+        let challenge = greeted["sessionOpen"]["challenge"]["value"]
+            .as_str()
+            .expect("hex");
+        let release = hold_turn(&running).await;
+        let taking = open_with(&mut new, challenge, SPACE, session, "did:key:a", Some(token));
+        let asking = async {
+            until_waiting(&running, 1).await;
+            old.send(&request).await;
+            until_waiting(&running, 2).await;
+            drop(release);
+        };
+        let (taken, ()) = tokio::join!(taking, asking);
+        assert_eq!(taken["ok"]["resumed"], true, "{taken}");
+        assert_eq!(json(&old.recv().await)["reason"], "taken-over");
+        let answer = json(&old.recv().await);
+        assert_eq!(answer["error"]["name"], "SessionError", "{answer}");
+        assert_eq!(answer["error"]["message"], refusal);
+    }
+    let engine = running.server.engine(&SpaceId::from(SPACE)).expect("a store");
+    let head = engine.read(|reader| reader.server_seq()).await.expect("reads");
+    assert_eq!(head.expect("a seq").0, 0, "nothing was written");
+}
+
+/// SRV-436: a space's pushes wait for the frames that are being handled, and come when the last of them is.
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_436_pushes_wait_for_the_frames_that_have_come() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut config = config();
+    config.stores = Stores::Files(StoreRoot::configured(directory.path()).expect("usable"));
+    config.flush = FlushTiming::Timed;
+    config.limits.refresh_delay = Duration::ZERO;
+    config.limits.drain_wait_floor = Duration::from_secs(600);
+    let running = Running::production(config).await;
+    let mut watcher = open(&running, "w", "did:key:w").await;
+    assert!(watcher.request(&watch("w", &["of:x"])).await["ok"].is_object());
+    // Every reader of the space is busy, so a question stays in hand.
+    let engine = running.server.engine(&SpaceId::from(SPACE)).expect("a store");
+    let readers = memory_engine::ActorOptions::default().max_readers;
+    let mut busy = Vec::new();
+    for _ in 0..readers {
+        let (begin, begun) = tokio::sync::oneshot::channel();
+        let (release, released) = mpsc::channel::<()>();
+        let read = engine.read(move |_| {
+            begin.send(()).expect("somebody waits");
+            assert!(released.recv().is_err());
+        });
+        tokio::spawn(read);
+        begun.await.expect("reads");
+        busy.push(release);
+    }
+    let mut asking = open(&running, "a", "did:key:a").await;
+    let before = frames_received(&running).await;
+    asking.send(&exists(SPACE, "a", "e")).await;
+    while frames_received(&running).await == before {
+        tokio::task::yield_now().await;
+    }
+    let mut writer = open(&running, "c", "did:key:c").await;
+    assert!(writer.request(&set("c", 1, "of:x", &json!(1))).await["ok"].is_object());
+    // Long enough for a pass that waits for nobody.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(running.server.work_stats().frames_sent, 0, "a frame is in hand");
+    drop(busy);
+    assert_eq!(request_id(&mut asking).await, "e");
+    assert_eq!(
+        json(&watcher.recv().await)["effect"]["upserts"][0]["doc"]["value"],
+        1
+    );
 }
