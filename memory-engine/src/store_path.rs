@@ -212,3 +212,82 @@ fn unicode(path: &Path) -> Result<&str, EngineError> {
         source: io::Error::new(io::ErrorKind::InvalidInput, "a store path must be valid Unicode"),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+
+    fn make(directory: &Path, name: &str, bytes: usize, modified_secs: u64) {
+        let file = File::create(directory.join(name)).unwrap();
+        file.set_len(bytes as u64).unwrap();
+        file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(modified_secs))
+            .unwrap();
+    }
+
+    fn listed(root: &StoreRoot) -> Vec<(String, u64, i64)> {
+        let found = root.list().unwrap().into_iter();
+        found
+            .map(|store| (store.space.to_string(), store.size_bytes, store.modified_ms))
+            .collect()
+    }
+
+    #[test]
+    fn eng_1501_stores_are_listed_newest_first_and_nothing_else_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = StoreRoot::direct(dir.path()).unwrap();
+        assert_eq!(root.layout(), StoreLayout::Directory);
+        assert!(root.list().unwrap().is_empty(), "there is no directory yet");
+        fs::create_dir_all(root.directory()).unwrap();
+        for (name, bytes, modified) in [
+            ("did:key:zOld.sqlite", 10, 100),
+            ("did:key:zNew.sqlite", 20, 300),
+            ("did:key:zB.sqlite", 30, 200),
+            ("did:key:zA.sqlite", 40, 200),
+            // The stem is the id: it is not decoded.
+            ("did%3Akey%3AzX.sqlite", 50, 50),
+            ("cell-0badcafe1-0badcafe2.sqlite", 60, 40),
+            ("did:key:zOld.sqlite-wal", 70, 400),
+            ("did:key:zOld.sqlite-new-0", 70, 400),
+            ("notes.txt", 80, 400),
+        ] {
+            make(root.directory(), name, bytes, modified);
+        }
+        fs::create_dir(root.directory().join("did:key:zDirectory.sqlite")).unwrap();
+        std::os::unix::fs::symlink("nowhere", root.directory().join("did:key:zGone.sqlite")).unwrap();
+        let want = [
+            ("did:key:zNew", 20, 300_000),
+            ("did:key:zA", 40, 200_000),
+            ("did:key:zB", 30, 200_000),
+            ("did:key:zOld", 10, 100_000),
+            ("did%3Akey%3AzX", 50, 50_000),
+            ("cell-0badcafe1-0badcafe2", 60, 40_000),
+        ];
+        assert_eq!(
+            listed(&root),
+            want.map(|(space, bytes, ms)| (space.to_owned(), bytes, ms))
+        );
+    }
+
+    #[test]
+    fn eng_105_a_name_that_cannot_be_decoded_is_no_stores() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = StoreRoot::direct(dir.path().join("space.sqlite")).unwrap();
+        assert_eq!(root.layout(), StoreLayout::SingleFile);
+        fs::create_dir_all(root.directory()).unwrap();
+        for (name, modified) in [
+            ("did%3Akey%3AzX.sqlite", 2),
+            ("did%253Akey.sqlite", 1),
+            ("did%zz.sqlite", 3),
+        ] {
+            make(root.directory(), name, 1, modified);
+        }
+        let want = [("did:key:zX", 1, 2_000), ("did%3Akey", 1, 1_000)];
+        assert_eq!(
+            listed(&root),
+            want.map(|(space, bytes, ms)| (space.to_owned(), bytes, ms))
+        );
+    }
+}

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::ActorOptions;
-use super::queue::{Job, Queue};
+use super::queue::{Job, Queue, unwinding};
 use super::reply::Reply;
 use super::residency::{SOON, is_crowded};
 use super::writer::{REST, STACK};
@@ -97,27 +97,29 @@ impl ReaderPool {
     fn run(&self) {
         let mut reader: Option<Reader> = None;
         while let Some(job) = self.next() {
-            if reader.is_none() {
-                match self.open() {
-                    Ok(opened) => reader = Some(opened),
-                    // Reads go on while the disk is full, also in a space that came to rest before.
-                    Err(error @ EngineError::StoreFull(_)) => {
-                        match self.writer.location() {
-                            StoreLocation::File(path) => match Reader::open_alone(path) {
-                                Ok(alone) => job(Ok(&alone)),
-                                Err(_) => job(Err(error)),
-                            },
-                            StoreLocation::Memory => job(Err(error)),
-                        }
-                        continue;
-                    }
-                    Err(error) => {
-                        job(Err(error));
-                        continue;
-                    }
+            // Whoever owns what was read may panic when nobody takes it; others still need this thread.
+            if let Err(error) = unwinding(|| self.answer(job, &mut reader)) {
+                tracing::error!(%error, "what was read could not be handed over");
+            }
+        }
+    }
+
+    /// Runs a job on this thread's connection, which is opened for the first one.
+    fn answer(&self, job: ReadJob, reader: &mut Option<Reader>) {
+        let opened = match reader {
+            Some(reader) => return job(Ok(reader)),
+            None => self.open(),
+        };
+        match (opened, self.writer.location()) {
+            (Ok(opened), _) => job(Ok(reader.insert(opened))),
+            // Reads go on while the disk is full, also in a space that came to rest before.
+            (Err(error @ EngineError::StoreFull(_)), StoreLocation::File(path)) => {
+                match Reader::open_alone(path) {
+                    Ok(alone) => job(Ok(&alone)),
+                    Err(_) => job(Err(error)),
                 }
             }
-            job(reader.as_ref().ok_or(EngineError::Closed));
+            (Err(error), _) => job(Err(error)),
         }
     }
 

@@ -226,7 +226,10 @@ impl Writer {
                     self.poll_foreign(queue);
                 }
                 let failed = self.engine().err();
-                work(self.engine.as_mut(), failed);
+                let engine = self.engine.as_mut();
+                if let Err(error) = unwinding(|| work(engine, failed)) {
+                    tracing::error!(%error, "what came of a turn could not be handed over");
+                }
                 let foreign = self
                     .engine
                     .as_mut()

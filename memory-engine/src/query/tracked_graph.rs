@@ -1,6 +1,7 @@
 //! A query whose reach is kept up to date (ENG-1000, 1010…1016). A refresh walks again what changed and nothing
 //! else; only when something that a changed document led to is no longer led to is the whole evaluated anew, to
-//! learn what is unreached now (decision 31).
+//! learn what is unreached now (decision 31). Each evaluation is of one committed state, also where other processes write
+//! meanwhile (INV-10).
 
 use std::sync::Arc;
 
@@ -60,7 +61,7 @@ impl TrackedGraph {
         identity: &ScopeIdentity,
         query: &GraphQuery,
     ) -> Result<TrackedGraph, EngineError> {
-        TrackedGraph::evaluate(reader, space, identity, query, None)
+        reader.snapshot(|reader| TrackedGraph::evaluate(reader, space, identity, query, None))?
     }
 
     /// Answers a query once, at its `at_seq` if it has one, in the order of instances (decision 16).
@@ -73,13 +74,15 @@ impl TrackedGraph {
         identity: &ScopeIdentity,
         query: &GraphQuery,
     ) -> Result<Vec<Snapshot>, EngineError> {
-        let at = match query.at_seq {
-            Some(at) => Some(reader.check_seq_in_range(&query.branch, crate::column::sql(at))?),
-            None => None,
-        };
-        Ok(TrackedGraph::evaluate(reader, space, identity, query, at)?
-            .snapshots()
-            .collect())
+        reader.snapshot(|reader| {
+            let at = match query.at_seq {
+                Some(at) => Some(reader.check_seq_in_range(&query.branch, crate::column::sql(at))?),
+                None => None,
+            };
+            Ok(TrackedGraph::evaluate(reader, space, identity, query, at)?
+                .snapshots()
+                .collect())
+        })?
     }
 
     fn evaluate(
@@ -129,6 +132,10 @@ impl TrackedGraph {
     /// # Errors
     /// As [`TrackedGraph::track`]; the graph is then as it was.
     pub fn extend(&mut self, reader: &Reader, query: &GraphQuery) -> Result<Vec<Snapshot>, EngineError> {
+        reader.snapshot(|reader| self.walk_further(reader, query))?
+    }
+
+    fn walk_further(&mut self, reader: &Reader, query: &GraphQuery) -> Result<Vec<Snapshot>, EngineError> {
         let evaluation = self.now(reader);
         let roots = evaluation.roots(&query.roots)?;
         let visits: Vec<_> = roots.iter().map(|root| root.visit(&self.space)).collect();
@@ -160,6 +167,14 @@ impl TrackedGraph {
         reader: &Reader,
         dirty: &FxHashSet<InstanceId>,
     ) -> Result<Option<Changes>, EngineError> {
+        let keys = self.keys(dirty);
+        if !self.is_touched(&keys) && !self.reach.doubtful {
+            return Ok(None);
+        }
+        reader.snapshot(|reader| self.take_in(reader, keys))?
+    }
+
+    fn take_in(&mut self, reader: &Reader, dirty: Vec<DocKey>) -> Result<Option<Changes>, EngineError> {
         let doubtful = self.reach.doubtful;
         let refreshed = self.walk_dirty(reader, dirty)?;
         if refreshed.is_none() && !doubtful {
@@ -210,17 +225,28 @@ impl TrackedGraph {
         reader: &Reader,
         dirty: &FxHashSet<InstanceId>,
     ) -> Result<Option<Vec<Snapshot>>, EngineError> {
-        let refreshed = self.walk_dirty(reader, dirty)?;
+        let keys = self.keys(dirty);
+        if !self.is_touched(&keys) {
+            return Ok(None);
+        }
+        let refreshed = reader.snapshot(|reader| self.walk_dirty(reader, keys))??;
         Ok(refreshed.map(|refreshed| self.reach.report(&refreshed.reported)))
     }
 
+    fn keys(&self, instances: &FxHashSet<InstanceId>) -> Vec<DocKey> {
+        instances.iter().map(|instance| self.key(instance)).collect()
+    }
+
+    /// Whether any of what was written matters to this graph. The store is not looked into otherwise.
+    fn is_touched(&self, dirty: &[DocKey]) -> bool {
+        let Reach { awaited, tracker, .. } = &*self.reach;
+        dirty
+            .iter()
+            .any(|key| awaited.contains(key) || tracker.contains(key))
+    }
+
     /// Walks the dirty documents again.
-    fn walk_dirty(
-        &mut self,
-        reader: &Reader,
-        dirty: &FxHashSet<InstanceId>,
-    ) -> Result<Option<Refreshed>, EngineError> {
-        let keys: Vec<DocKey> = dirty.iter().map(|instance| self.key(instance)).collect();
+    fn walk_dirty(&mut self, reader: &Reader, keys: Vec<DocKey>) -> Result<Option<Refreshed>, EngineError> {
         if keys.iter().any(|key| self.reach.awaited.contains(key)) {
             let reach = Arc::make_mut(&mut self.reach);
             reach.awaited.retain(|key| !keys.contains(key));
@@ -382,5 +408,92 @@ impl TrackedGraph {
         shared.roots = Arc::new(roots);
         shared.reach = Arc::new(self.reach.rekeyed(&own)?);
         Ok(shared)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use memory_wire::Value;
+    use memory_wire::message::ClientCommit;
+    use memory_wire::value;
+
+    use super::*;
+    use crate::{ApplyCommit, Durability, Engine, EngineOptions, StoreLocation};
+
+    fn open(path: &Path) -> Engine {
+        let options = EngineOptions {
+            durability: Durability::Normal,
+            ..EngineOptions::default()
+        };
+        Engine::open(StoreLocation::File(path.to_owned()), options).unwrap()
+    }
+
+    /// Writes both documents of the query.
+    fn write_both(engine: &mut Engine, n: u64) {
+        let set = |id: &str| value!({ "op": "set", "id": id, "value": { "value": n } });
+        let commit = ClientCommit::from_value(&value!({
+            "localSeq": n, "reads": { "confirmed": [], "pending": [] },
+            "operations": [(set("of:a")), (set("of:b"))]
+        }))
+        .unwrap();
+        let applied = engine.apply_commit(ApplyCommit::authored(&"s".into(), None, &commit, 0));
+        assert_eq!(applied.unwrap().seq, Seq(n));
+    }
+
+    /// Has `theirs` write after so many steps of `ours`.
+    fn interrupt(ours: &mut Engine, mut theirs: Engine, after: u32, n: u64) {
+        let mut steps = 0;
+        let count = move || {
+            steps += 1;
+            if steps == after {
+                write_both(&mut theirs, n);
+            }
+            false
+        };
+        ours.connection_mut().progress_handler(1, Some(count)).unwrap();
+    }
+
+    fn one_seq(snapshots: &[Snapshot]) -> Seq {
+        let seqs: FxHashSet<Seq> = snapshots.iter().map(|snapshot| snapshot.seq).collect();
+        assert_eq!((snapshots.len(), seqs.len()), (2, 1), "{snapshots:?}");
+        snapshots[0].seq
+    }
+
+    /// INV-10: a graph is of one state of the store, also where another process writes in the middle of its evaluation, and
+    /// whoever asks.
+    #[test]
+    fn inv_10_an_evaluation_sees_one_state() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.sqlite");
+        write_both(&mut open(&path), 1);
+        let root = |id: &str| value!({ "id": id, "selector": { "path": [], "schema": false } });
+        let query: Value = value!({ "roots": [(root("of:a")), (root("of:b"))] });
+        let query = GraphQuery::from_value(&query).unwrap();
+        let (space, nobody) = ("did:key:zS".into(), ScopeIdentity::default());
+        let dirty: FxHashSet<InstanceId> = ["of:a", "of:b"].map(InstanceId::space).into_iter().collect();
+        let mut n = 1;
+        let (mut during, mut after) = (0, 0);
+        for steps in 1..80 {
+            let mut ours = open(&path);
+            let mut graph = TrackedGraph::track(ours.reader(), &space, &nobody, &query).unwrap();
+            interrupt(&mut ours, open(&path), steps, n + 1);
+            let tracked = TrackedGraph::query(ours.reader(), &space, &nobody, &query).unwrap();
+            let seen = one_seq(&tracked);
+            // It is interrupted for sure by the end of this.
+            while ours.server_seq().unwrap() == Seq(n) {}
+            n += 1;
+            match seen == Seq(n) {
+                true => after += 1,
+                false => during += 1,
+            }
+            interrupt(&mut ours, open(&path), steps, n + 1);
+            let changes = graph.refresh(ours.reader(), &dirty).unwrap().unwrap();
+            one_seq(&changes.snapshots);
+            while ours.server_seq().unwrap() == Seq(n) {}
+            n += 1;
+        }
+        assert!(during > 0 && after > 0, "{during} before, {after} after");
     }
 }

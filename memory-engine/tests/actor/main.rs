@@ -218,6 +218,35 @@ fn dropping_the_last_handle_runs_what_is_queued() {
     assert_eq!(seqs, [1, 2, 3, 4, 5]);
 }
 
+/// Field fault F39: a result that nobody takes is dropped by the space's own thread, whatever its owner does then.
+#[test]
+fn f39_a_result_that_panics_when_it_is_dropped_ends_no_thread() {
+    struct Brittle;
+    impl Drop for Brittle {
+        fn drop(&mut self) {
+            panic!("nobody took it");
+        }
+    }
+    let store = Store::new();
+    let handle = store.handle_with(ActorOptions {
+        max_readers: 1,
+        ..ActorOptions::default()
+    });
+    let release = hold(&handle);
+    drop(handle.turn(|_| Brittle));
+    drop(handle.write(|_| Brittle));
+    drop(handle.read(|_| Brittle));
+    drop(release);
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        let turn = handle.turn(|_| 1).wait().unwrap();
+        let write = handle.write(|_| 2).wait().unwrap();
+        let read = handle.read(|_| 3).wait().unwrap();
+        tell.send((turn, write, read)).unwrap();
+    });
+    assert_eq!(told.recv_timeout(Duration::from_secs(20)).unwrap(), (1, 2, 3));
+}
+
 /// Also what the readers have not begun with yet, whose connections are made by the writer.
 #[test]
 fn dropping_the_last_handle_runs_the_reads_that_are_queued() {
