@@ -335,6 +335,23 @@ impl EngineError {
         }
     }
 
+    /// The error's text for a client: where a server keeps its files, which SQLite says too, is nothing to it.
+    pub fn told(&self) -> String {
+        match self {
+            EngineError::BadStore(bad) => format!(
+                "the space's store cannot be opened: found {}, expected {}",
+                bad.found, bad.expected
+            ),
+            EngineError::Io { source, .. } => format!("the space's store cannot be reached: {source}"),
+            EngineError::StoreFull(_) => "the space's store has no room to write".to_owned(),
+            EngineError::StoreIo(_) => "the space's store could not be read or written".to_owned(),
+            EngineError::StoreDamaged(_) => "the space's store is damaged".to_owned(),
+            EngineError::StoreReadOnly(_) => "the space's store is read-only".to_owned(),
+            EngineError::DamagedCopy { .. } => "the copy of the space's store is damaged".to_owned(),
+            told => told.to_string(),
+        }
+    }
+
     /// The error as `transact` answers it (§3.11, right column). `retry_after_seq` is the space's highest seq; it
     /// is attached to conflicts only.
     pub fn to_wire(&self, retry_after_seq: Seq) -> WireError {
@@ -344,18 +361,7 @@ impl EngineError {
             "GuardError" => ErrorName::Transaction,
             listed => ErrorName::from_name(listed).unwrap_or(ErrorName::Transaction),
         };
-        let text = match self {
-            // Where a server keeps its files is nothing to a client.
-            EngineError::BadStore(bad) => {
-                format!(
-                    "the space's store cannot be opened: found {}, expected {}",
-                    bad.found, bad.expected
-                )
-            }
-            EngineError::Io { source, .. } => format!("the space's store cannot be reached: {source}"),
-            told => told.to_string(),
-        };
-        let mut error = WireError::new(name, text);
+        let mut error = WireError::new(name, self.told());
         if self.is_conflict() {
             error.retry_after_seq = Some(retry_after_seq.0);
         }
@@ -378,7 +384,7 @@ impl EngineError {
                 found: bad.found.clone(),
                 expected: bad.expected,
             })),
-            other => EngineError::GroupLost(other.to_string()),
+            other => EngineError::GroupLost(other.told()),
         }
     }
 }

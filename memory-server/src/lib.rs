@@ -99,3 +99,8 @@ pub use serving_plane::{
 };
 pub use statistics::{AclStats, PushStats, SlowOperation, SlowQuery, TimingReport, WorkStats};
 pub use views::{ViewHandle, ViewInterestRow, ViewSelection};
+
+/// The README's example is compiled like any other.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

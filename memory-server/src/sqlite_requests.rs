@@ -70,7 +70,7 @@ fn sqlite_error(error: EngineError) -> WireError {
         EngineError::Guard { .. } => ErrorName::Guard,
         _ => ErrorName::Sqlite,
     };
-    WireError::new(name, error.to_string())
+    WireError::new(name, error.told())
 }
 
 /// Where each column comes from, for declarations that label what they hold; otherwise undefined (SRV-518). A labelled

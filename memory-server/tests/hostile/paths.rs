@@ -3,6 +3,7 @@
 
 use memory_engine::sqlite_builtin::cell_file;
 use memory_wire::{ScopeKey, SpaceId, value};
+use serde_json::json;
 
 use crate::rig::{Rig, http, judge, mallory};
 
@@ -49,6 +50,47 @@ async fn srv_124_a_space_name_is_no_path() {
     }
     let attackers: Vec<_> = attackers.iter().collect();
     rig.unharmed(&attackers).await;
+}
+
+/// A name that no file can have fails in the file system; where that is, is nobody's business.
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_124_a_store_that_cannot_be_opened_does_not_say_where_it_is() {
+    let mut rig = Rig::start().await;
+    let mut peer = rig.peer(mallory()).await;
+    let space = SpaceId::from(format!("did:key:z{}", "a".repeat(300)));
+    let open = peer.honest(&space, value!({ "sessionId": "m" })).frame();
+    let answer = peer.ask(&open).await;
+    assert!(answer["error"].is_object(), "{answer}");
+    let mut member = rig.member().await;
+    let shared = rig.shared.clone();
+    // Where a database should be there is a directory.
+    let database = cell_file::file_name(&shared, "of:db", &ScopeKey::space());
+    let stores = find(rig.around.path(), &format!("{shared}.sqlite"));
+    std::fs::create_dir(stores.with_file_name(database)).expect("made");
+    let db = json!({ "id": "of:db", "tables": { "t": { "properties": { "n": { "sqlType": "integer" } } } } });
+    let answer = member
+        .request(json!({
+            "type": "sqlite.query", "requestId": "q", "space": shared.as_str(), "sessionId": "m", "db": db,
+            "sql": "SELECT n FROM t",
+        }))
+        .await;
+    assert_eq!(answer["error"]["name"], "SqliteError", "{answer}");
+    let write = json!([{ "op": "sqlite", "db": db, "sql": "INSERT INTO t (n) VALUES (1)", "params": [] }]);
+    let answer = member.transact(&shared, "m", 1, write).await;
+    assert_eq!(answer["error"]["name"], "TransactionError", "{answer}");
+    let place = rig.around.path().display().to_string();
+    for heard in [&peer.heard, &member.heard] {
+        heard.holds_no(&[place.clone(), ".sqlite".to_owned()]);
+    }
+    rig.unharmed(&[&peer, &member]).await;
+}
+
+/// The file of this name below a directory.
+fn find(directory: &std::path::Path, name: &str) -> std::path::PathBuf {
+    walk(directory)
+        .into_iter()
+        .find(|path| path.file_name().is_some_and(|found| found == name))
+        .unwrap_or_else(|| panic!("{name} is nowhere below {}", directory.display()))
 }
 
 #[tokio::test(flavor = "multi_thread")]
