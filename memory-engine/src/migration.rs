@@ -88,41 +88,32 @@ pub(crate) fn migrate(conn: &Connection) -> Result<(), EngineError> {
 
 /// [`migrate`] with a watcher that sees every statement before it runs and may stop there, as a crash would.
 fn migrate_watched(conn: &Connection, before: Watcher<'_>) -> Result<(), EngineError> {
-    if column(conn, "revision", "scope_key")?.is_none() {
-        step(conn, before, &SCOPED_INSTANCES)?;
-    }
-    match column(conn, "head", "op")? {
-        Some(Column { default: None, .. }) => {}
-        Some(_) | None => step(conn, before, &HEAD_OPERATION)?,
-    }
-    if !exists(conn, "index", "idx_head_live_entity_ids")? {
-        step(conn, before, &[schema::CREATE_LIVE_IDS])?;
-    }
+    let unscoped = || Ok(column(conn, "revision", "scope_key")?.is_none());
+    step(conn, before, &unscoped, &SCOPED_INSTANCES)?;
+    let without_op = || {
+        Ok(!matches!(
+            column(conn, "head", "op")?,
+            Some(Column { default: None, .. })
+        ))
+    };
+    step(conn, before, &without_op, &HEAD_OPERATION)?;
+    let without_live_ids = || Ok(!exists(conn, "index", "idx_head_live_entity_ids")?);
+    step(conn, before, &without_live_ids, &[schema::CREATE_LIVE_IDS])?;
     for (table, name, declaration) in ADDED_COLUMNS {
-        if column(conn, table, name)?.is_none() {
-            step(
-                conn,
-                before,
-                &[&format!(
-                    "ALTER TABLE \"{table}\" ADD COLUMN {name} {declaration}"
-                )],
-            )?;
+        let lacks_it = || Ok(column(conn, table, name)?.is_none());
+        let add = format!("ALTER TABLE \"{table}\" ADD COLUMN {name} {declaration}");
+        step(conn, before, &lacks_it, &[&add])?;
+    }
+    let observed = || {
+        for table in OBSERVATION_TABLES {
+            if exists(conn, "table", table)? {
+                return Ok(true);
+            }
         }
-    }
-    let mut drops = Vec::new();
-    for table in OBSERVATION_TABLES {
-        if exists(conn, "table", table)? {
-            drops.push(format!("DROP TABLE {table}"));
-        }
-    }
-    if !drops.is_empty() {
-        step(
-            conn,
-            before,
-            &drops.iter().map(String::as_str).collect::<Vec<_>>(),
-        )?;
-    }
-    Ok(())
+        Ok(false)
+    };
+    let drops = OBSERVATION_TABLES.map(|table| format!("DROP TABLE IF EXISTS {table}"));
+    step(conn, before, &observed, &drops.each_ref().map(String::as_str))
 }
 
 /// ENG-128: whether this store's commits must reference stored invocations.
@@ -133,20 +124,31 @@ pub(crate) fn legacy_refs_required(conn: &Connection) -> Result<bool, EngineErro
 
 type Watcher<'w> = &'w mut dyn FnMut(&str) -> Result<(), EngineError>;
 
-/// Runs the statements of one migration in one immediate transaction.
-fn step(conn: &Connection, before: Watcher<'_>, statements: &[&str]) -> Result<(), EngineError> {
-    let run = |before: Watcher<'_>| {
-        for statement in statements {
-            before(statement)?;
-            conn.execute_batch(statement)?;
+/// Runs the statements of one migration in one immediate transaction, if it is due. Asked again under the lock: another
+/// process that opens the store as well may have done it while this one waited.
+fn step(
+    conn: &Connection,
+    before: Watcher<'_>,
+    is_due: &dyn Fn() -> Result<bool, EngineError>,
+    statements: &[&str],
+) -> Result<(), EngineError> {
+    if !is_due()? {
+        return Ok(());
+    }
+    before("BEGIN IMMEDIATE")?;
+    conn.execute_batch("BEGIN IMMEDIATE")?;
+    let mut run = || {
+        if is_due()? {
+            for statement in statements {
+                before(statement)?;
+                conn.execute_batch(statement)?;
+            }
         }
         before("COMMIT")?;
         conn.execute_batch("COMMIT")?;
         Ok(())
     };
-    before("BEGIN IMMEDIATE")?;
-    conn.execute_batch("BEGIN IMMEDIATE")?;
-    run(before).inspect_err(|_| {
+    run().inspect_err(|_| {
         if let Err(error) = conn.execute_batch("ROLLBACK") {
             tracing::warn!(%error, "a failed migration step could not be rolled back");
         }
@@ -275,5 +277,40 @@ mod tests {
                 .unwrap();
             assert_eq!(heads, [("of:a".to_owned(), "patch".to_owned())]);
         }
+    }
+
+    /// ENG-143: two processes may open a store at once that either would migrate. Who comes second finds it done, and what
+    /// the first has written since untouched.
+    #[test]
+    fn eng_139_a_migration_that_another_process_has_made_meanwhile_is_not_made_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store.sqlite");
+        let [first, second] = [(); 2].map(|()| Connection::open(&path).unwrap());
+        first.execute_batch(PRE_SCOPE).unwrap();
+        first.execute_batch(schema::CREATE).unwrap();
+        let written = "INSERT INTO revision VALUES ('', 'of:a', 'user:alice', 1, 1, 'set', 'fvj1:{}', 1);
+             INSERT INTO head VALUES ('', 'of:a', 'user:alice', 1, 1, 'set');";
+        let mut waited = 0;
+        migrate_watched(&second, &mut |statement| {
+            if statement == "BEGIN IMMEDIATE" {
+                if waited == 0 {
+                    migrate(&first)?;
+                    first.execute_batch(written)?;
+                }
+                waited += 1;
+            }
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(waited, 1, "everything was done by then");
+        let mut statement = second
+            .prepare("SELECT id || ' ' || scope_key || ' ' || op FROM head ORDER BY 1")
+            .unwrap();
+        let heads: Vec<String> = statement
+            .query_map([], |row| row.get(0))
+            .unwrap()
+            .collect::<Result<_, _>>()
+            .unwrap();
+        assert_eq!(heads, ["of:a space patch", "of:a user:alice set"]);
     }
 }
