@@ -168,6 +168,82 @@ fn inv_8_a_failure_at_any_step_leaves_every_table_as_it_was() {
     }
 }
 
+/// INV-8, ENG-206: a member that fails in the middle of its writes is taken out of its group without a savepoint, and those
+/// before and after it land as if it had never been there, in the file and in memory.
+#[test]
+fn inv_8_a_member_that_fails_half_way_leaves_its_group_as_it_was() {
+    let faults = [
+        ("commit", "INSERT ON \"commit\"", "NEW.session_id LIKE '%bad%'"),
+        ("first revision", "INSERT ON revision", "NEW.id = 'of:gone'"),
+        ("second revision", "INSERT ON revision", "NEW.id = 'of:new'"),
+        ("third revision", "INSERT ON revision", "NEW.op_index = 2"),
+        ("last revision", "INSERT ON revision", "NEW.id = 'of:fresh'"),
+        ("head of an old document", "UPDATE ON head", "NEW.id = 'of:gone'"),
+        ("head of a new document", "INSERT ON head", "NEW.id = 'of:fresh'"),
+        ("snapshot", "INSERT ON snapshot", "NEW.id = 'of:fresh'"),
+    ];
+    let bump = |id: &str| patch(id, json!([{ "op": "increment", "path": "/value", "by": 1 }]));
+    let count = |local_seq| commit(local_seq, json!({ "operations": [bump("of:counter")] }));
+    let seeded = |path: &std::path::Path| {
+        let options = EngineOptions {
+            snapshots: SnapshotPolicy {
+                interval: NonZeroU32::new(1),
+                retention: NonZeroU32::new(2),
+            },
+            ..EngineOptions::default()
+        };
+        let mut engine = Engine::open(StoreLocation::File(path.to_owned()), options).unwrap();
+        let seed = json!({ "operations": [set("of:counter", json!(1)), set("of:gone", json!(1))] });
+        by(&mut engine, "seed", &commit(1, seed)).unwrap();
+        engine
+    };
+    let bad = json!({ "operations": [
+        { "op": "delete", "id": "of:gone" }, set("of:new", json!(1)), bump("of:counter"), bump("of:fresh")
+    ] });
+    let dir = tempfile::tempdir().unwrap();
+    let control = dir.path().join("control.sqlite");
+    let mut engine = seeded(&control);
+    for local_seq in 1..=2 {
+        by(&mut engine, "good", &count(local_seq)).unwrap();
+    }
+    let without_it = dump(&control);
+    for (n, (what, event, condition)) in faults.into_iter().enumerate() {
+        let path = dir.path().join(format!("{n}.sqlite"));
+        let mut engine = seeded(&path);
+        let side = rusqlite::Connection::open(&path).unwrap();
+        side.execute_batch(&format!(
+            "CREATE TRIGGER fault BEFORE {event} WHEN {condition} BEGIN SELECT RAISE(ABORT, 'injected'); END"
+        ))
+        .unwrap();
+        let seqs = engine.group(|engine| {
+            let before = by(engine, "good", &count(1)).unwrap().seq;
+            let failed = by(engine, "bad", &commit(1, bad.clone())).expect_err(what);
+            assert!(failed.to_string().contains("injected"), "{what}: {failed}");
+            let after = by(engine, "good", &count(2)).unwrap().seq;
+            (before, after)
+        });
+        assert_eq!(seqs.unwrap(), (Seq(2), Seq(3)), "{what}");
+        side.execute_batch("DROP TRIGGER fault").unwrap();
+        assert_eq!(dump(&path), without_it, "{what}");
+        // What is remembered is what is stored, and the same commit lands when nothing fails it.
+        let states = |engine: &Engine| {
+            ["of:counter", "of:gone", "of:new", "of:fresh"]
+                .map(|id| number(engine, id).and_then(|n| n.as_f64()))
+        };
+        assert_eq!(states(&engine), [Some(3.0), Some(1.0), None, None], "{what}");
+        assert_eq!(
+            by(&mut engine, "bad", &commit(1, bad.clone())).unwrap().seq,
+            Seq(4),
+            "{what}"
+        );
+        let remembered = states(&engine);
+        assert_eq!(remembered, [Some(4.0), None, Some(1.0), Some(1.0)], "{what}");
+        drop(engine);
+        let reopened = Engine::open(StoreLocation::File(path), EngineOptions::default()).unwrap();
+        assert_eq!(states(&reopened), remembered, "{what}");
+    }
+}
+
 /// INV-8 and ENG-361: elided no-ops are the only operation indexes a commit leaves out.
 #[test]
 fn inv_8_only_elided_operations_leave_gaps() {
