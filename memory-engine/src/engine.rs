@@ -280,6 +280,16 @@ impl Engine {
         self.foreign.take()
     }
 
+    /// Highest seq this handle has seen durable, by its own commits or by looking for others'.
+    pub(crate) fn known_seq(&self) -> Seq {
+        self.foreign.known_seq()
+    }
+
+    /// Has the next look tell everything after `seq`, which may be before this handle was opened.
+    pub(crate) fn look_from(&mut self, seq: Seq) {
+        self.foreign.look_from(seq);
+    }
+
     /// Moves what the log holds into the main file and truncates the log, unless a reader pins it. Waits for readers no
     /// longer than `patience`, since writes wait with it. Returns whether the log is empty now.
     ///

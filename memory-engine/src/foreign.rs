@@ -40,9 +40,18 @@ impl Foreign {
         self.known_seq = self.known_seq.max(seq);
     }
 
+    /// Nothing after `seq` is known.
+    pub(crate) fn look_from(&mut self, seq: Seq) {
+        self.known_seq = seq;
+        self.doubt();
+    }
+
     /// Nobody knows what became of an own transaction.
     pub(crate) fn doubt(&mut self) {
         self.seen_version = None;
+        if let Some(poll) = &mut self.poll {
+            poll.seen_version = -1;
+        }
     }
 
     /// The commits noticed since this was last asked, in seq order.

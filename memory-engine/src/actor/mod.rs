@@ -172,7 +172,8 @@ impl EngineHandle {
 
     /// The newest state of one instance on `branch` or its parents; `None` when it was never written there. A document in
     /// use is answered at once and without SQLite, while other processes' commits are watched for
-    /// ([`EngineHandle::watch_foreign`]) or cannot be (a store in memory); then it may be as old as the last look at them.
+    /// ([`EngineHandle::watch_foreign`]) or cannot be (a store in memory); then it may be as old as the last look at them,
+    /// and never older than the watch.
     pub fn state(
         &self,
         instance: &InstanceId,

@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use memory_wire::ids::Seq;
+
 use super::log::LogKeeper;
 use super::queue::{GroupedJob, Job, Next, Queue, Watching, unwinding};
 use super::reply::Wakes;
@@ -36,6 +38,8 @@ pub(super) struct Writer {
     /// Outlives the engine, so that handles can look at it.
     cache: Arc<StoreCache>,
     keeper: LogKeeper,
+    /// Up to where a watcher was told of other processes' commits, while the store is closed under it.
+    told: Option<Seq>,
 }
 
 /// How long there has been no work, in waits rather than by a clock.
@@ -61,6 +65,7 @@ impl Writer {
             options,
             engine: None,
             resident: None,
+            told: None,
         }
     }
 
@@ -154,7 +159,11 @@ impl Writer {
         if self.engine.is_none() {
             let (location, cache) = (self.location.clone(), self.cache.clone());
             let resident = (location != StoreLocation::Memory).then(|| Resident::enter(self.options.crowd));
-            self.engine = Some(Engine::open_sharing(location, self.engine_options, cache)?);
+            let mut engine = Engine::open_sharing(location, self.engine_options, cache)?;
+            if let Some(told) = self.told.take() {
+                engine.look_from(told);
+            }
+            self.engine = Some(engine);
             self.resident = resident;
         }
         let engine = self.engine.as_mut().ok_or(EngineError::Closed)?;
@@ -244,6 +253,10 @@ impl Writer {
                     None => Ok(true),
                 };
                 if self.location != StoreLocation::Memory {
+                    if queue.watching() != Watching::Off && self.engine.is_some() {
+                        self.poll_foreign(queue);
+                        self.told = self.engine.as_ref().map(Engine::known_seq);
+                    }
                     self.close();
                 }
                 self.keeper.measure();

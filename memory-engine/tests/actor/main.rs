@@ -451,6 +451,35 @@ fn eng_208_what_was_written_before_the_watch_began_is_seen() {
     ours.watch_foreign(None);
 }
 
+/// A store may be closed while it is watched; what happens meanwhile is told when it is open again.
+#[test]
+fn eng_208_what_others_write_while_a_watched_store_is_closed_is_told() {
+    let store = Store::new();
+    let rarely = ActorOptions {
+        foreign_poll: Duration::from_secs(3_600),
+        ..ActorOptions::default()
+    };
+    let (ours, theirs) = (store.handle_with(rarely), store.handle());
+    let (tell, told) = mpsc::channel();
+    ours.watch_foreign(Some(Box::new(move |_, records| {
+        records.iter().for_each(|record| tell.send(record.seq).unwrap());
+    })));
+    let write = |handle: &EngineHandle, session: &'static str, n| {
+        handle
+            .write(move |engine| apply(engine, session, &commit(n, &[("of:a", n)])).unwrap().seq)
+            .wait()
+            .unwrap()
+    };
+    write(&ours, "s", 1);
+    assert_eq!(write(&theirs, "t", 1), Seq(2));
+    ours.close().wait().unwrap();
+    assert_eq!(write(&theirs, "t", 2), Seq(3));
+    assert_eq!(write(&ours, "s", 2), Seq(4));
+    ours.turn(|_| ()).wait().unwrap();
+    assert_eq!(told.try_iter().collect::<Vec<_>>(), [Seq(2), Seq(3)]);
+    ours.watch_foreign(None);
+}
+
 #[test]
 fn eng_143_two_writers_on_one_file_never_lose_or_reuse_a_seq() {
     let store = Store::new();
