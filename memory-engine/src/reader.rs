@@ -166,9 +166,11 @@ impl Reader {
             self.cache.remember_document(key, state, weight);
         }
         if done.removed {
+            // Which of the heads were written after that is not known.
             self.cache.heads.forget(Some(seq));
+        } else {
+            self.cache.heads.advance(seq, done.heads);
         }
-        self.cache.heads.advance(seq, done.heads);
     }
 
     /// The newest commit as the open transaction sees it, if that is known without asking.

@@ -140,3 +140,42 @@ fn eng_1601_retiring_a_session_is_bounded_and_touches_nothing_else() {
         Err(EngineError::NotASessionKey(_))
     ));
 }
+
+/// ENG-202, 1601: what a transaction wrote and then retired is not remembered as written.
+#[test]
+fn eng_1601_what_is_written_and_retired_in_one_group_is_gone() {
+    let mut engine = Engine::in_memory(EngineOptions::default()).unwrap();
+    let identity = ScopeIdentity::session("did:key:zA", "dead");
+    let key = ScopeKey::resolve(memory_wire::Scope::Session, &identity).unwrap();
+    let draft = |local_seq, n: u64| {
+        let set = json!({ "op": "set", "id": "of:draft", "scope": "session", "value": { "value": n } });
+        commit(local_seq, json!({ "operations": [set] }))
+    };
+    let state = |engine: &Engine| {
+        let read = engine.read(&"of:draft".into(), ReadInstance::Named(&key), &"".into(), None);
+        read.unwrap()
+            .map(|document| memory_wire::codec::encode(&document).unwrap())
+    };
+    engine
+        .group(|engine| {
+            by(engine, "dead", &draft(1, 1)).unwrap();
+            assert!(engine.retire_session(&key, 100, false).unwrap().done);
+            assert_eq!(state(engine), None);
+        })
+        .unwrap();
+    assert_eq!(state(&engine), None);
+    let instance = memory_wire::scope_key::InstanceId {
+        id: "of:draft".into(),
+        scope_key: key.clone(),
+    };
+    assert!(engine.hot_state(&instance, &"".into()).is_none());
+    // What comes after the retirement, in the same group, is there.
+    engine
+        .group(|engine| {
+            by(engine, "dead", &draft(2, 2)).unwrap();
+            assert!(engine.retire_session(&key, 100, false).unwrap().done);
+            by(engine, "dead", &draft(3, 3)).unwrap();
+        })
+        .unwrap();
+    assert_eq!(state(&engine).as_deref(), Some(r#"fvj1:{"value":3}"#));
+}
