@@ -272,6 +272,26 @@ mod tests {
     }
 
     #[test]
+    fn eng_107_the_directory_is_made_before_the_first_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = StoreRoot::configured(dir.path().join("deep/data")).unwrap();
+        let space = "did:key:zX".into();
+        assert!(matches!(
+            root.locate(&"a/b".into()),
+            Err(EngineError::InvalidSpaceId(_))
+        ));
+        assert!(
+            !root.directory().exists(),
+            "nothing is made for an id that names no store"
+        );
+        let located = root.locate(&space).unwrap();
+        assert_eq!(located, StoreLocation::File(root.store_path(&space).unwrap()));
+        assert_eq!(root.directory(), dir.path().join("deep/data/engine-v3/engine-v3"));
+        crate::Engine::open(located, crate::EngineOptions::default()).unwrap();
+        assert_eq!(listed(&root).len(), 1);
+    }
+
+    #[test]
     fn eng_105_a_name_that_cannot_be_decoded_is_no_stores() {
         let dir = tempfile::tempdir().unwrap();
         let root = StoreRoot::direct(dir.path().join("space.sqlite")).unwrap();
