@@ -2,6 +2,8 @@
 //! be taken back out of the server's belief (SRV-314, SRV-432, SRV-433). Made by `evaluate`, carried by
 //! `outbound`, undone by `registry`.
 
+use std::sync::Arc;
+
 use memory_engine::query::Snapshot;
 use memory_wire::{BranchName, InstanceId, LocalSeq, Seq, SessionId, SpaceId};
 use smol_str::SmolStr;
@@ -64,8 +66,8 @@ pub(crate) struct Delivered {
     pub(crate) incarnation: u64,
     pub(crate) from_seq: Seq,
     pub(crate) to_seq: Seq,
-    pub(crate) upserts: Vec<InstanceKey>,
-    pub(crate) removes: Vec<InstanceKey>,
+    pub(crate) upserts: Arc<[InstanceKey]>,
+    pub(crate) removes: Arc<[InstanceKey]>,
     pub(crate) marker: Option<LocalSeq>,
     /// Plans it carried: view and generation.
     pub(crate) plans: Vec<(SmolStr, u64)>,

@@ -2,15 +2,20 @@
 //! that changed, or full. Called within the space's turn, on one committed state, by `flush`, `session_open` and
 //! `watch_requests`. Nothing of the session changes before its frame is completely built (SRV-429).
 
+use std::borrow::Cow;
 use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use memory_engine::Reader;
 use memory_engine::query::{RefreshWork, SharedRefresh, Snapshot};
 use memory_engine::sync::Mutex;
-use memory_wire::message::{GraphQuery, Remove, SyncFrame, UpsertFrame, UpsertFrameContent, ViewPlan};
+use memory_wire::message::{
+    EffectAddress, EffectFrame, GraphQuery, Remove, SyncFrame, UpsertFrame, UpsertFrameContent, ViewPlan,
+};
 use memory_wire::{InstanceId, LocalSeq, ScopeIdentity, Seq, SessionId};
 use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
 use smol_str::SmolStr;
 
 use crate::applicable::Applicable;
@@ -25,6 +30,7 @@ use crate::registry::Slot;
 use crate::server::Server;
 use crate::serving_plane::DemandReason;
 use crate::session::{GraphKey, Session, SessionView};
+use crate::shared_frames::{Candidate, Common, Entry, Reading, SharedFrames, content_of};
 use crate::space::Space;
 use crate::watches::WatchSet;
 
@@ -37,11 +43,12 @@ pub(crate) struct Pass<'a> {
     pub(crate) elsewhere: &'a ElsewhereLeases,
     /// Sessions with equal watches are refreshed by one walk (SRV-524).
     refreshes: RefCell<SharedRefresh>,
+    frames: SharedFrames,
 }
 
 /// A frame ready to be sent.
 pub(crate) struct Frame {
-    pub(crate) text: String,
+    pub(crate) effect: EffectFrame,
     pub(crate) delivered: Delivered,
 }
 
@@ -50,7 +57,8 @@ pub(crate) struct Subject {
     pub(crate) slot: Slot,
     pub(crate) id: SessionId,
     pub(crate) identity: ScopeIdentity,
-    pub(crate) form: Form,
+    pub(crate) reading: Reading,
+    address: EffectAddress,
     /// Watches, and views that act as watches.
     pub(crate) watches: Arc<WatchSet>,
     /// What is selected for its views.
@@ -60,8 +68,6 @@ pub(crate) struct Subject {
     pub(crate) view: Arc<Mutex<SessionView>>,
     pub(crate) incarnation: u64,
     pub(crate) last_synced: Seq,
-    /// Frames carry scope keys (SRV-607).
-    pub(crate) keyed: bool,
     lapsed: bool,
     force_full: bool,
     /// The marker the session is owed, if any.
@@ -79,14 +85,17 @@ impl Subject {
             slot,
             id: session.id.clone(),
             identity: session.identity(),
-            form: if compacts { Form::Compacted } else { Form::Plain },
+            reading: Reading {
+                form: if compacts { Form::Compacted } else { Form::Plain },
+                keyed: session.lease_reads,
+            },
+            address: session.address.clone(),
             watches: Arc::clone(&session.effective),
             deliveries: session.views.deliveries(),
             plans: session.views.pending_plans(),
             view: Arc::clone(&session.view),
             incarnation: session.incarnation,
             last_synced: session.last_synced,
-            keyed: session.lease_reads,
             lapsed: session.lease_reads_lapsed,
             force_full: session.force_full,
             owed: session.markers.due(),
@@ -115,9 +124,10 @@ impl Subject {
 /// Frame content before it is text, with what it makes the session hold.
 #[derive(Default)]
 struct Content {
-    upserts: Vec<(InstanceKey, UpsertFrame)>,
+    /// One as a rule, as is what it comes from: no memory of their own is asked for.
+    upserts: SmallVec<[Rc<Entry>; 2]>,
     removes: Vec<(InstanceKey, Remove)>,
-    /// Becomes held: what is sent and what the session provably has already.
+    /// What the session provably has already.
     held: Vec<(InstanceKey, Held)>,
     /// Something was kept from the session for want of a live lease.
     withheld: bool,
@@ -128,26 +138,18 @@ impl Content {
         self.upserts.is_empty() && self.removes.is_empty()
     }
 
-    fn sync(
-        mut self,
-        from_seq: Seq,
-        to_seq: Seq,
-        marker: Option<LocalSeq>,
-        plans: &[ViewPlan],
-    ) -> (SyncFrame, Vec<InstanceKey>, Vec<InstanceKey>) {
-        self.upserts.sort_by(|(a, _), (b, _)| a.cmp(b));
+    fn sort(&mut self) {
+        self.upserts.sort_by(|a, b| a.key.cmp(&b.key));
         self.removes.sort_by(|(a, _), (b, _)| a.cmp(b));
-        let (upserted, upserts) = self.upserts.into_iter().unzip();
-        let (removed, removes) = self.removes.into_iter().unzip();
-        let sync = SyncFrame {
-            from_seq,
-            to_seq,
-            caught_up_local_seq: marker,
-            upserts,
-            removes,
-            view_plans: (!plans.is_empty()).then(|| plans.to_vec()),
-        };
-        (sync, upserted, removed)
+    }
+
+    /// As the answer that carries it to one session; sorted before.
+    fn sync(&self, subject: &Subject, to_seq: Seq) -> SyncFrame {
+        SyncFrame {
+            caught_up_local_seq: subject.owed,
+            from_seq: subject.last_synced,
+            content: content_of(&self.upserts, to_seq, &self.removes, &subject.plans),
+        }
     }
 }
 
@@ -156,13 +158,19 @@ struct Outcome {
     content: Content,
     /// Replaces the graphs and everything held.
     full: Option<FullView>,
-    /// Instances newly tracked by an incremental evaluation.
-    grown: Vec<InstanceId>,
+    /// What an incremental evaluation reports: tracked from now on.
+    grown: SmallVec<[Rc<[Candidate]>; 1]>,
     /// Instances an incremental evaluation no longer reaches.
     shrunk: Vec<InstanceId>,
     lapsed: bool,
     /// The session was read up to the head, whether or not that gives it anything to hear.
     advanced: bool,
+}
+
+impl Outcome {
+    fn says_something(&self, subject: &Subject) -> bool {
+        !self.content.is_empty() || subject.owed.is_some() || !subject.plans.is_empty()
+    }
 }
 
 impl<'a> Pass<'a> {
@@ -181,6 +189,7 @@ impl<'a> Pass<'a> {
             head,
             elsewhere,
             refreshes: RefCell::default(),
+            frames: SharedFrames::default(),
         })
     }
 
@@ -194,8 +203,7 @@ impl<'a> Pass<'a> {
         &self,
         key: &InstanceKey,
         snapshot: &Snapshot,
-        keyed: bool,
-        form: Form,
+        reading: Reading,
     ) -> Result<UpsertFrame, ServerError> {
         let content = match &snapshot.document {
             None => UpsertFrameContent::Deleted,
@@ -205,7 +213,7 @@ impl<'a> Pass<'a> {
                     .encoded(
                         key,
                         snapshot.seq,
-                        form,
+                        reading.form,
                         document,
                         self.server.regime(),
                         self.server.statistics(),
@@ -217,7 +225,7 @@ impl<'a> Pass<'a> {
             branch: snapshot.branch.clone(),
             id: snapshot.id.clone(),
             scope: snapshot.scope_key.scope(),
-            scope_key: keyed.then(|| snapshot.scope_key.clone()),
+            scope_key: reading.keyed.then(|| snapshot.scope_key.clone()),
             seq: snapshot.seq,
             content,
             cover_class: self.server.cover_class(snapshot),
@@ -237,38 +245,50 @@ impl<'a> Pass<'a> {
     pub(crate) fn evaluate(
         &self,
         subject: &Subject,
-        touched: FxHashSet<InstanceId>,
+        touched: &FxHashSet<InstanceId>,
         batch: &DirtyBatch,
     ) -> Result<Option<Frame>, ServerError> {
         self.server.statistics().count_evaluation();
-        let live = subject.keyed && self.live(subject)?;
-        let full = subject.force_full || (subject.keyed && subject.lapsed && live);
-        let outcome = if full && !subject.asks_nothing() {
+        let live = subject.reading.keyed && self.live(subject)?;
+        let full = subject.force_full || (subject.reading.keyed && subject.lapsed && live);
+        let mut outcome = if full && !subject.asks_nothing() {
             self.full(subject, live)?
         } else {
             self.incremental(subject, live, touched, batch)?
         };
-        let sync = self.settle(subject, outcome, live)?;
-        let Some((sync, upserts, removes)) = sync else {
+        if !outcome.says_something(subject) {
+            self.settle(subject, outcome, live);
             return Ok(None);
+        }
+        let content = &mut outcome.content;
+        content.sort();
+        let common = if content.removes.is_empty() && subject.plans.is_empty() {
+            self.frames.telling(&content.upserts, self.head)?
+        } else {
+            Common::new(&content.upserts, self.head, &content.removes, &subject.plans)?
         };
-        let text = sync.effect_text(self.space.id(), &subject.id).map_err(|error| {
-            memory_wire::WireError::query(format!("the frame cannot be encoded: {error}"))
-        })?;
-        let delivered = Delivered {
-            session: SessionKey {
-                space: self.space.id().clone(),
-                session: subject.id.clone(),
+        self.settle(subject, outcome, live);
+        Ok(Some(Frame {
+            effect: EffectFrame {
+                caught_up_local_seq: subject.owed,
+                from_seq: subject.last_synced,
+                sync: common.sync,
+                address: subject.address.clone(),
             },
-            incarnation: subject.incarnation,
-            from_seq: sync.from_seq,
-            to_seq: sync.to_seq,
-            upserts,
-            removes,
-            marker: sync.caught_up_local_seq,
-            plans: plan_names(&subject.plans),
-        };
-        Ok(Some(Frame { text, delivered }))
+            delivered: Delivered {
+                session: SessionKey {
+                    space: self.space.id().clone(),
+                    session: subject.id.clone(),
+                },
+                incarnation: subject.incarnation,
+                from_seq: subject.last_synced,
+                to_seq: self.head,
+                upserts: common.upserts,
+                removes: common.removes,
+                marker: subject.owed,
+                plans: plan_names(&subject.plans),
+            },
+        }))
     }
 
     pub(crate) fn live(&self, subject: &Subject) -> Result<bool, ServerError> {
@@ -285,13 +305,13 @@ impl<'a> Pass<'a> {
     }
 
     fn diff(&self, subject: &Subject, live: bool, view: FullView) -> Result<Outcome, ServerError> {
-        let applicable = Applicable::new(&subject.identity, subject.keyed && live);
+        let applicable = Applicable::new(&subject.identity, subject.reading.keyed && live);
         let mut content = Content::default();
         let mut present: FxHashSet<InstanceKey> = FxHashSet::default();
         let held = subject.view.lock();
         for (key, snapshot) in view.entries() {
             if !applicable.admits(&snapshot.scope_key) {
-                content.withheld |= subject.keyed;
+                content.withheld |= subject.reading.keyed;
                 continue;
             }
             let deleted = snapshot.document.is_none();
@@ -300,23 +320,27 @@ impl<'a> Pass<'a> {
                 .get(&key)
                 .is_some_and(|held| held.equals(snapshot.seq, deleted))
             {
-                let upsert = self.upsert(&key, &snapshot, subject.keyed, subject.form)?;
-                content.upserts.push((key.clone(), upsert));
+                content.upserts.push(Rc::new(Entry {
+                    upsert: self.upsert(&key, &snapshot, subject.reading)?,
+                    held: Held::new(snapshot.seq, deleted),
+                    key: key.clone(),
+                }));
+            } else {
+                content.held.push((key.clone(), Held::new(snapshot.seq, deleted)));
             }
-            content.held.push((key.clone(), Held::new(snapshot.seq, deleted)));
             present.insert(key);
         }
         for key in held.entities.keys().filter(|key| !present.contains(*key)) {
             content
                 .removes
-                .push((key.clone(), Pass::remove(key, subject.keyed)));
+                .push((key.clone(), Pass::remove(key, subject.reading.keyed)));
         }
         drop(held);
         let lapsed = content.withheld;
         Ok(Outcome {
             content,
             full: Some(view),
-            grown: Vec::new(),
+            grown: SmallVec::new(),
             shrunk: Vec::new(),
             lapsed,
             advanced: true,
@@ -328,14 +352,18 @@ impl<'a> Pass<'a> {
         &self,
         subject: &Subject,
         live: bool,
-        mut touched: FxHashSet<InstanceId>,
+        touched: &FxHashSet<InstanceId>,
         batch: &DirtyBatch,
     ) -> Result<Outcome, ServerError> {
-        touched.extend(subject.deferred.iter().cloned());
+        let touched = if subject.deferred.is_empty() {
+            Cow::Borrowed(touched)
+        } else {
+            Cow::Owned(touched | &subject.deferred)
+        };
         let mut outcome = Outcome {
             content: Content::default(),
             full: None,
-            grown: Vec::new(),
+            grown: SmallVec::new(),
             shrunk: Vec::new(),
             lapsed: subject.lapsed,
             advanced: !touched.is_empty(),
@@ -343,10 +371,11 @@ impl<'a> Pass<'a> {
         if touched.is_empty() || subject.asks_nothing() {
             return Ok(outcome);
         }
-        let applicable = Applicable::new(&subject.identity, subject.keyed && live);
+        let applicable = Applicable::new(&subject.identity, subject.reading.keyed && live);
         let mut view = subject.view.lock();
         let SessionView { graphs, entities } = &mut *view;
-        let mut reported: FxHashSet<InstanceKey> = FxHashSet::default();
+        // What several graphs reach is told once.
+        let mut reported: Option<FxHashSet<InstanceKey>> = (graphs.len() > 1).then(FxHashSet::default);
         for (kind, graph) in graphs.iter_mut() {
             let refreshed = self
                 .refreshes
@@ -355,35 +384,37 @@ impl<'a> Pass<'a> {
             let Some(changes) = refreshed else {
                 continue;
             };
-            for snapshot in &changes.snapshots {
-                let key = InstanceKey::of(snapshot);
-                if let GraphKey::Branch(_) = kind {
-                    outcome.grown.push(key.instance.clone());
-                }
-                let deleted = snapshot.document.is_none();
-                // What several graphs reach is told once.
-                if !reported.insert(key.clone()) {
-                    continue;
-                }
-                if entities
-                    .get(&key)
-                    .is_some_and(|held| held.equals(snapshot.seq, deleted))
+            let candidates = self.frames.candidates(&changes, subject.reading);
+            for (snapshot, candidate) in changes.snapshots.iter().zip(candidates.iter()) {
+                let key = &candidate.key;
+                if let Some(reported) = &mut reported
+                    && !reported.insert(key.clone())
                 {
                     continue;
                 }
-                if !applicable.admits(&snapshot.scope_key) {
-                    outcome.lapsed |= subject.keyed;
+                if entities
+                    .get(key)
+                    .is_some_and(|held| held.equals(candidate.held.seq, candidate.held.deleted))
+                {
+                    continue;
+                }
+                if !applicable.admits(&key.instance.scope_key) {
+                    outcome.lapsed |= subject.reading.keyed;
                     continue;
                 }
                 let own = !subject.deferred.contains(&key.instance)
                     && batch
                         .origin(&key.instance)
-                        .is_some_and(|origin| origin.is_held_by(&subject.id, snapshot.seq));
-                if !own {
-                    let upsert = self.upsert(&key, snapshot, subject.keyed, subject.form)?;
-                    outcome.content.upserts.push((key.clone(), upsert));
+                        .is_some_and(|origin| origin.is_held_by(&subject.id, candidate.held.seq));
+                if own {
+                    outcome.content.held.push((key.clone(), candidate.held));
+                } else {
+                    let entry = candidate.entry(|| self.upsert(key, snapshot, subject.reading))?;
+                    outcome.content.upserts.push(entry);
                 }
-                outcome.content.held.push((key, Held::new(snapshot.seq, deleted)));
+            }
+            if let GraphKey::Branch(_) = kind {
+                outcome.grown.push(candidates);
             }
             for instance in &changes.unreached {
                 let key = InstanceKey {
@@ -394,7 +425,7 @@ impl<'a> Pass<'a> {
                     outcome
                         .content
                         .removes
-                        .push((key.clone(), Pass::remove(&key, subject.keyed)));
+                        .push((key.clone(), Pass::remove(&key, subject.reading.keyed)));
                 }
                 outcome.shrunk.push(key.instance);
             }
@@ -410,26 +441,17 @@ impl<'a> Pass<'a> {
         Ok(outcome)
     }
 
-    /// Applies an outcome to the session and makes its frame, if there is anything to say (SRV-427, SRV-429).
-    #[allow(
-        clippy::type_complexity,
-        reason = "the frame and the two lists its delivery record is made of"
-    )]
-    fn settle(
-        &self,
-        subject: &Subject,
-        outcome: Outcome,
-        live: bool,
-    ) -> Result<Option<(SyncFrame, Vec<InstanceKey>, Vec<InstanceKey>)>, ServerError> {
+    /// Applies an outcome to the session, whose frame is built (SRV-427, SRV-429).
+    fn settle(&self, subject: &Subject, outcome: Outcome, live: bool) {
+        let says_something = outcome.says_something(subject);
         let Outcome {
-            mut content,
+            content,
             full,
             grown,
             shrunk,
             lapsed,
             advanced,
         } = outcome;
-        let says_something = !content.is_empty() || subject.owed.is_some() || !subject.plans.is_empty();
         let was_full = full.is_some();
         {
             let mut view = subject.view.lock();
@@ -440,7 +462,13 @@ impl<'a> Pass<'a> {
             for (key, _) in &content.removes {
                 view.entities.remove(key);
             }
-            view.entities.extend(std::mem::take(&mut content.held));
+            for entry in &content.upserts {
+                match view.entities.get_mut(&entry.key) {
+                    Some(held) => *held = entry.held,
+                    None => drop(view.entities.insert(entry.key.clone(), entry.held)),
+                }
+            }
+            view.entities.extend(content.held);
             let mut registry = self.space.registry.lock();
             let demand_changed = match was_full || !subject.deliveries.is_empty() {
                 true => registry.set_interest(subject.slot, &view.graphs),
@@ -450,7 +478,8 @@ impl<'a> Pass<'a> {
                         .into_iter()
                         .filter(|instance| !view.graphs.values().any(|graph| graph.tracks(instance)));
                     registry.untrack(subject.slot, gone.collect::<Vec<_>>());
-                    registry.track(subject.slot, grown)
+                    let grown = grown.iter().flat_map(|candidates| candidates.iter());
+                    registry.track(subject.slot, grown.map(|candidate| &candidate.key.instance))
                 }
             };
             registry.update(subject.slot, |session| {
@@ -476,15 +505,6 @@ impl<'a> Pass<'a> {
                 );
             }
         }
-        if !says_something {
-            return Ok(None);
-        }
-        Ok(Some(content.sync(
-            subject.last_synced,
-            self.head,
-            subject.owed,
-            &subject.plans,
-        )))
     }
 }
 
@@ -512,16 +532,21 @@ pub(crate) fn catch_up(
         .map(|session| Subject::of(server, slot, session))?;
     let caught_up = reader.snapshot(|reader| -> Result<Option<SyncFrame>, ServerError> {
         let pass = Pass::new(server, space, reader, elsewhere)?;
-        let live = subject.keyed && pass.live(&subject)?;
-        let outcome = if subject.asks_nothing() {
-            pass.incremental(&subject, live, FxHashSet::default(), &DirtyBatch::default())?
+        let live = subject.reading.keyed && pass.live(&subject)?;
+        let mut outcome = if subject.asks_nothing() {
+            pass.incremental(&subject, live, &FxHashSet::default(), &DirtyBatch::default())?
         } else {
             match prepared.and_then(|prepared| prepared.bring_current(reader, pass.head)) {
                 Some(view) => pass.diff(&subject, live, view)?,
                 None => pass.full(&subject, live)?,
             }
         };
-        Ok(pass.settle(&subject, outcome, live)?.map(|(sync, _, _)| sync))
+        let sync = outcome.says_something(&subject).then(|| {
+            outcome.content.sort();
+            outcome.content.sync(&subject, pass.head)
+        });
+        pass.settle(&subject, outcome, live);
+        Ok(sync)
     });
     let caught_up = caught_up
         .map_err(ServerError::from)

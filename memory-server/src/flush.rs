@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use memory_engine::Engine;
-use memory_wire::{InstanceId, SpaceId};
-use rustc_hash::{FxHashMap, FxHashSet};
+use memory_wire::SpaceId;
 
 use crate::config::FlushTiming;
 use crate::delivery::Loss;
@@ -17,13 +16,12 @@ use crate::error::ServerError;
 use crate::evaluate::{Frame, Pass, Subject};
 use crate::leases::ElsewhereLeases;
 use crate::outbound::{Closing, Refused};
-use crate::registry::{Registry, Slot};
 use crate::server::Server;
-use crate::session::Attachment;
 use crate::space::Space;
 use crate::spans;
 use crate::statistics::{SlowOperation, SlowQuery, Statistics, Timed};
 use crate::tasks::sleep;
+use crate::visits::{Visit, Visits};
 
 impl Server {
     /// Arms the space's flush if it is dirty and nobody waits to flush it yet (SRV-435, SRV-437).
@@ -174,78 +172,6 @@ fn pass(
     Ok(())
 }
 
-/// A session to evaluate, with the dirty instances it tracks.
-#[derive(Debug)]
-struct Visit {
-    slot: Slot,
-    order: (u64, u64),
-    touched: FxHashSet<InstanceId>,
-    derived: bool,
-}
-
-/// The sessions of one pass: those tracking derived content first (SRV-701), each group in connection order, then open
-/// order (§4.7).
-#[derive(Debug, Default)]
-struct Visits {
-    prioritized: Vec<Visit>,
-    followers: Vec<Visit>,
-    /// Sessions looked at, those that turned out to be away included.
-    considered: usize,
-}
-
-impl Visits {
-    /// Costs O(dirty keys + sessions tracking them + sessions owed something) (SRV-423).
-    fn select(registry: &Registry, dirty: &DirtyBatch) -> Visits {
-        let mut touched: FxHashMap<Slot, FxHashSet<InstanceId>> = FxHashMap::default();
-        for key in dirty.keys() {
-            for slot in registry.tracking(key) {
-                touched.entry(slot).or_default().insert(key.clone());
-            }
-        }
-        for slot in registry.owed() {
-            touched.entry(slot).or_default();
-        }
-        let mut visits = Visits {
-            considered: touched.len(),
-            ..Visits::default()
-        };
-        for (slot, touched) in touched {
-            let Some(Attachment::Attached { connection, order }) =
-                registry.get(slot).map(|session| &session.attachment)
-            else {
-                continue;
-            };
-            // A connection that is ending hears nothing more; its sessions are told everything when they resume.
-            if connection.outbound.is_closing() {
-                continue;
-            }
-            let derived = touched.iter().any(|key| dirty.is_derived(key));
-            let visit = Visit {
-                slot,
-                order: (connection.order, *order),
-                touched,
-                derived,
-            };
-            if visit.derived {
-                visits.prioritized.push(visit)
-            } else {
-                visits.followers.push(visit)
-            }
-        }
-        visits.prioritized.sort_by_key(|visit| visit.order);
-        visits.followers.sort_by_key(|visit| visit.order);
-        visits
-    }
-
-    fn in_order(&self) -> impl Iterator<Item = &Visit> {
-        self.prioritized.iter().chain(&self.followers)
-    }
-
-    fn len(&self) -> usize {
-        self.prioritized.len() + self.followers.len()
-    }
-}
-
 /// Evaluates one session and queues its frame.
 fn visit_session(pass: &Pass<'_>, visit: &Visit, dirty: &DirtyBatch) {
     let (server, space) = (pass.server, pass.space);
@@ -268,8 +194,8 @@ fn visit_session(pass: &Pass<'_>, visit: &Visit, dirty: &DirtyBatch) {
         return;
     }
     let started = Instant::now();
-    let refresh = spans::refresh(&subject.id, subject.watches.len(), visit.touched.len()).entered();
-    let frame = match pass.evaluate(&subject, visit.touched.clone(), dirty) {
+    let refresh = spans::refresh(&subject.id, subject.watches.len(), visit.touched.keys.len()).entered();
+    let frame = match pass.evaluate(&subject, &visit.touched.keys, dirty) {
         Ok(frame) => frame,
         Err(error) => {
             server.statistics().count_evaluation_failure();
@@ -283,7 +209,7 @@ fn visit_session(pass: &Pass<'_>, visit: &Visit, dirty: &DirtyBatch) {
     };
     drop(refresh);
     note_slow(server, space, &subject, started.elapsed());
-    let Some(Frame { text, delivered }) = frame else {
+    let Some(Frame { effect, delivered }) = frame else {
         return;
     };
     let _syncing = spans::sync(&subject.id, delivered.upserts.len()).entered();
@@ -294,7 +220,7 @@ fn visit_session(pass: &Pass<'_>, visit: &Visit, dirty: &DirtyBatch) {
         connection.outbound.close(Closing::PeerGone);
         return;
     }
-    match connection.outbound.push_effect(text, delivered) {
+    match connection.outbound.push_effect(effect, delivered) {
         Ok(()) => server.statistics().count_frame(),
         Err(Refused(delivered)) => space.registry.lock().roll_back(&delivered, Loss::Unsent),
     }
@@ -304,11 +230,11 @@ fn visit_session(pass: &Pass<'_>, visit: &Visit, dirty: &DirtyBatch) {
 fn defer(server: &Server, space: &Space, visit: &Visit) {
     let bound = server.config().limits.deferred_keys;
     space.registry.lock().update(visit.slot, |session| {
-        if session.deferred.0.len() + visit.touched.len() > bound {
+        if session.deferred.0.len() + visit.touched.keys.len() > bound {
             session.deferred.0.clear();
             session.force_full = true;
         } else if !session.force_full {
-            session.deferred.0.extend(visit.touched.iter().cloned());
+            session.deferred.0.extend(visit.touched.keys.iter().cloned());
         }
     });
 }

@@ -11,7 +11,7 @@
 //! | which request is answered where | `dispatch`, then `handshake`, `session_open`, `transact`, `watch_requests`, `graph_query`, `entity_ids`, `sqlite_requests` |
 //! | what one space has: sessions, dirt, caches | `space`, `registry`, `session`, `dirty` |
 //! | why no frame overtakes a verdict | `turn` |
-//! | how a change reaches who watches it | `flush`, `evaluate`, `full_view`, `prepared_view`, `applicable`, `delivery`, `document_cache` |
+//! | how a change reaches who watches it | `flush`, `visits`, `evaluate`, `shared_frames`, `full_view`, `prepared_view`, `applicable`, `delivery`, `document_cache` |
 //! | who may do what | `acl`, `acting_as`, `authentication` |
 //! | what a client renders, and what is selected for it | `views` |
 //! | reads of named instances, leases | `instance_reads`, `leases` |
@@ -67,6 +67,7 @@ mod serving_lag;
 mod serving_plane;
 mod session;
 mod session_open;
+mod shared_frames;
 mod space;
 mod spans;
 mod sqlite_requests;
@@ -77,6 +78,7 @@ mod transport;
 mod turn;
 mod unconfirmed;
 mod views;
+mod visits;
 mod watch_requests;
 mod watches;
 

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use memory_engine::sync::Mutex;
 use memory_wire::Seq;
 use memory_wire::error::SocketClose;
+use memory_wire::message::EffectFrame;
 use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 
@@ -13,10 +14,33 @@ use crate::delivery::{Delivered, SessionKey};
 use crate::limits::Limits;
 use crate::unconfirmed::{RecordBounds, Unconfirmed};
 
+/// The text of a frame that waits. An effect is put together by its writer, so that until then its recipients share it.
+#[derive(Debug)]
+enum Text {
+    Whole(String),
+    Effect(EffectFrame),
+}
+
+impl Text {
+    fn len(&self) -> usize {
+        match self {
+            Text::Whole(text) => text.len(),
+            Text::Effect(effect) => effect.len(),
+        }
+    }
+
+    fn into_string(self) -> String {
+        match self {
+            Text::Whole(text) => text,
+            Text::Effect(effect) => effect.text(),
+        }
+    }
+}
+
 /// A frame waiting to be written.
 #[derive(Debug)]
 struct Queued {
-    text: String,
+    text: Text,
     delivery: Option<Box<Delivered>>,
 }
 
@@ -128,16 +152,21 @@ impl Outbound {
     /// Queues an answer. Always accepted while the connection lives; beyond the hard cap the connection ends
     /// (SRV-704, SRV-706). False when it is ending already (SRV-107).
     pub(crate) fn push_answer(&self, text: String) -> bool {
+        let text = Text::Whole(text);
         self.push(Queued { text, delivery: None }).is_ok()
     }
 
     /// Queues an effect frame (SRV-704). The caller has asked [`Outbound::is_above_high_water`] before evaluating.
-    pub(crate) fn push_effect(&self, text: String, delivery: Delivered) -> Result<(), Refused> {
-        self.push_recorded(text, Box::new(delivery))
+    pub(crate) fn push_effect(&self, effect: EffectFrame, delivery: Delivered) -> Result<(), Refused> {
+        self.push_with_record(Text::Effect(effect), Box::new(delivery))
     }
 
     /// Queues a frame with the record of what it carries, which may be lost with it (SRV-314).
     pub(crate) fn push_recorded(&self, text: String, delivery: Box<Delivered>) -> Result<(), Refused> {
+        self.push_with_record(Text::Whole(text), delivery)
+    }
+
+    fn push_with_record(&self, text: Text, delivery: Box<Delivered>) -> Result<(), Refused> {
         self.push(Queued {
             text,
             delivery: Some(delivery),
@@ -208,7 +237,7 @@ impl Outbound {
         loop {
             // Registered before the state is looked at, so that a push in between is not missed.
             let woken = self.wake.notified();
-            {
+            let frame = {
                 let mut state = self.state.lock();
                 let now = match state.closing {
                     Some(closing @ (Closing::Now(_) | Closing::PeerGone)) => Some(closing),
@@ -223,15 +252,14 @@ impl Outbound {
                     state.asked = state.written;
                     return Next::Ping(state.written.to_be_bytes().to_vec());
                 }
-                if let Some(frame) = state.queue.pop_front() {
+                state.queue.pop_front().map(|frame| {
                     state.in_flight = frame.delivery;
-                    return Next::Frame(
-                        Written {
-                            bytes: frame.text.len(),
-                        },
-                        frame.text,
-                    );
-                }
+                    frame.text
+                })
+            };
+            if let Some(text) = frame {
+                let text = text.into_string();
+                return Next::Frame(Written { bytes: text.len() }, text);
             }
             woken.await;
         }
@@ -391,6 +419,8 @@ impl Outbound {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     fn delivery(session: &str, from: u64, to: u64) -> Delivered {
@@ -402,8 +432,8 @@ mod tests {
             incarnation: 1,
             from_seq: Seq(from),
             to_seq: Seq(to),
-            upserts: Vec::new(),
-            removes: Vec::new(),
+            upserts: Arc::default(),
+            removes: Arc::default(),
             marker: None,
             plans: Vec::new(),
         }
@@ -476,7 +506,7 @@ mod tests {
         let outbound = outbound(1000, 1000);
         for (session, from, to) in [("a", 0, 1), ("b", 0, 1), ("a", 1, 2), ("a", 2, 2)] {
             outbound
-                .push_effect("f".into(), delivery(session, from, to))
+                .push_recorded("f".into(), Box::new(delivery(session, from, to)))
                 .expect("open");
         }
         for _ in 0..2 {
@@ -520,7 +550,7 @@ mod tests {
         let outbound = Outbound::socket(&limits);
         for to in 1..=3 {
             outbound
-                .push_effect("f".into(), delivery("a", to - 1, to))
+                .push_recorded("f".into(), Box::new(delivery("a", to - 1, to)))
                 .expect("open");
             write_one(&outbound).await;
         }
@@ -539,7 +569,7 @@ mod tests {
         let outbound = outbound(1000, 1000);
         for (session, from, to) in [("a", 0, 1), ("b", 0, 1), ("a", 1, 2), ("a", 2, 3), ("b", 2, 3)] {
             outbound
-                .push_effect("f".into(), delivery(session, from, to))
+                .push_recorded("f".into(), Box::new(delivery(session, from, to)))
                 .expect("open");
         }
         for _ in 0..3 {
@@ -566,10 +596,10 @@ mod tests {
     async fn a_moved_session_takes_its_frames_along() {
         let outbound = outbound(1000, 1000);
         outbound
-            .push_effect("f".into(), delivery("a", 0, 1))
+            .push_recorded("f".into(), Box::new(delivery("a", 0, 1)))
             .expect("open");
         outbound
-            .push_effect("f".into(), delivery("b", 0, 1))
+            .push_recorded("f".into(), Box::new(delivery("b", 0, 1)))
             .expect("open");
         let a = SessionKey {
             space: "did:key:zS".into(),

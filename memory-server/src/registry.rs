@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use memory_engine::query::TrackedGraph;
 use memory_wire::ids::SessionToken;
-use memory_wire::message::ReadCeiling;
+use memory_wire::message::{EffectAddress, ReadCeiling};
 use memory_wire::{Did, InstanceId, LocalSeq, Seq, SessionId, SpaceId, WireError};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -42,6 +42,7 @@ pub(crate) struct Registry {
 
 /// A verified open, as the registry needs it.
 pub(crate) struct OpenRequest<'a> {
+    pub(crate) space: &'a SpaceId,
     pub(crate) session_id: Option<SessionId>,
     pub(crate) token: Option<SessionToken>,
     pub(crate) seen_seq: Seq,
@@ -119,6 +120,7 @@ impl Registry {
             let token = SessionToken::from(identifiers.uuid());
             let slot = Slot(order);
             let session = Session {
+                address: EffectAddress::new(request.space, &session_id),
                 id: session_id.clone(),
                 token: token.clone(),
                 principal: request.principal,
@@ -296,15 +298,16 @@ impl Registry {
     }
 
     /// Adds to the tracked set. Returns true when something was new.
-    pub(crate) fn track(&mut self, slot: Slot, keys: impl IntoIterator<Item = InstanceId>) -> bool {
+    pub(crate) fn track<'a>(&mut self, slot: Slot, keys: impl IntoIterator<Item = &'a InstanceId>) -> bool {
         let Some(session) = self.sessions.get_mut(&slot) else {
             return false;
         };
         let mut grew = false;
         for key in keys {
-            if session.tracked.insert(key.clone()) {
+            if !session.tracked.contains(key) {
                 grew = true;
-                self.tracking.entry(key).or_default().insert(slot);
+                session.tracked.insert(key.clone());
+                self.tracking.entry(key.clone()).or_default().insert(slot);
             }
         }
         grew
@@ -442,12 +445,12 @@ impl Registry {
         }
         {
             let mut view = session.view.lock();
-            for key in &frame.upserts {
+            for key in frame.upserts.iter() {
                 if let Some(held) = view.entities.get_mut(key) {
                     held.certain = false;
                 }
             }
-            for key in &frame.removes {
+            for key in frame.removes.iter() {
                 // Only a full pass regenerates a remove, and only for something the session seems to hold.
                 view.entities.entry(key.clone()).or_insert(Held {
                     seq: Seq(0),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use memory_engine::sync::Mutex;
 use memory_wire::ids::SessionToken;
-use memory_wire::message::ReadCeiling;
+use memory_wire::message::{EffectAddress, ReadCeiling};
 use memory_wire::{BranchName, Did, InstanceId, ScopeIdentity, Seq, SessionId};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smol_str::SmolStr;
@@ -36,6 +36,8 @@ pub(crate) struct Deferred(pub(crate) FxHashSet<InstanceId>);
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) id: SessionId,
+    /// Whom its effect frames name.
+    pub(crate) address: EffectAddress,
     pub(crate) token: SessionToken,
     pub(crate) principal: Option<Did>,
     /// Whose READ answers for this session (SRV-319); never inherited by a resume.

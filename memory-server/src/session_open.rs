@@ -241,6 +241,7 @@ fn register(
         .lock()
         .open(
             OpenRequest {
+                space: space.id(),
                 session_id: descriptor.session_id.clone(),
                 token: descriptor.session_token.clone(),
                 seen_seq: seen,

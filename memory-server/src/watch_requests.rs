@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use memory_engine::{Engine, Reader};
-use memory_wire::message::{Remove, SyncFrame, Watch, WatchRequest};
+use memory_wire::message::{Remove, SyncContent, SyncFrame, Watch, WatchRequest};
 use memory_wire::{Object, Seq, Value, WireError};
 use rustc_hash::{FxHashMap, FxHashSet};
 use tracing::Instrument as _;
@@ -326,10 +326,7 @@ impl Job {
                 withheld = true;
                 continue;
             }
-            upserts.push((
-                key.clone(),
-                pass.upsert(&key, &snapshot, subject.keyed, subject.form)?,
-            ));
+            upserts.push((key.clone(), pass.upsert(&key, &snapshot, subject.reading)?));
             entities.insert(key, Held::new(snapshot.seq, snapshot.document.is_none()));
         }
         upserts.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -337,7 +334,7 @@ impl Job {
         {
             let mut held = subject.view.lock();
             for key in held.entities.keys().filter(|key| !entities.contains_key(*key)) {
-                removes.push((key.clone(), Pass::remove(key, subject.keyed)));
+                removes.push((key.clone(), Pass::remove(key, subject.reading.keyed)));
             }
             held.entities = entities;
         }
@@ -352,7 +349,7 @@ impl Job {
                     session.last_synced = pass.head;
                     session.force_full = false;
                     session.deferred.0.clear();
-                    session.lease_reads_lapsed = subject.keyed && withheld;
+                    session.lease_reads_lapsed = subject.reading.keyed && withheld;
                     session.seen_seq
                 })
                 .unwrap_or_default()
@@ -361,10 +358,13 @@ impl Job {
         self.demand_changed(&subject);
         let sync = SyncFrame {
             from_seq: seen,
-            to_seq: pass.head,
-            upserts: upserts.into_iter().map(|(_, upsert)| upsert).collect(),
-            removes: removes.into_iter().map(|(_, remove)| remove).collect(),
-            ..SyncFrame::default()
+            content: SyncContent {
+                to_seq: pass.head,
+                upserts: upserts.into_iter().map(|(_, upsert)| upsert).collect(),
+                removes: removes.into_iter().map(|(_, remove)| remove).collect(),
+                view_plans: None,
+            },
+            caught_up_local_seq: None,
         };
         Ok(answer(pass.head, sync, None))
     }
@@ -382,8 +382,11 @@ impl Job {
         if new.is_empty() {
             let sync = SyncFrame {
                 from_seq,
-                to_seq: pass.head,
-                ..SyncFrame::default()
+                content: SyncContent {
+                    to_seq: pass.head,
+                    ..SyncContent::default()
+                },
+                caught_up_local_seq: None,
             };
             return Ok(answer(pass.head, sync, None));
         }
@@ -417,10 +420,7 @@ impl Job {
                         withheld = true;
                         continue;
                     }
-                    upserts.push((
-                        key.clone(),
-                        pass.upsert(&key, &snapshot, subject.keyed, subject.form)?,
-                    ));
+                    upserts.push((key.clone(), pass.upsert(&key, &snapshot, subject.reading)?));
                     held_now.push((key, Held::new(snapshot.seq, deleted)));
                 }
                 staged.push((kind, graph));
@@ -442,21 +442,24 @@ impl Job {
                 // What was only delivered may be demanded now.
                 registry.set_interest(slot, &view.graphs);
             } else {
-                registry.track(slot, grown);
+                registry.track(slot, &grown);
             }
             registry.set_watches(slot, Arc::new(all));
             registry.update(slot, |session| {
                 session.last_synced = pass.head;
-                session.lease_reads_lapsed |= subject.keyed && withheld;
+                session.lease_reads_lapsed |= subject.reading.keyed && withheld;
             });
         }
         self.demand_changed(&subject);
-        let (told, upserts) = upserts.into_iter().unzip();
+        let (told, upserts): (Vec<_>, Vec<_>) = upserts.into_iter().unzip();
         let sync = SyncFrame {
             from_seq,
-            to_seq: pass.head,
-            upserts,
-            ..SyncFrame::default()
+            content: SyncContent {
+                to_seq: pass.head,
+                upserts,
+                ..SyncContent::default()
+            },
+            caught_up_local_seq: None,
         };
         let delivered = Delivered {
             session: SessionKey {
@@ -466,16 +469,16 @@ impl Job {
             incarnation: subject.incarnation,
             from_seq,
             to_seq: pass.head,
-            upserts: told,
-            removes: Vec::new(),
+            upserts: told.into(),
+            removes: Arc::default(),
             marker: None,
             plans: Vec::new(),
         };
         Ok(answer(pass.head, sync, Some(Box::new(delivered))))
     }
 
-    fn applicable(&self, pass: &Pass<'_>, subject: &Subject) -> Result<Applicable, ServerError> {
-        let live = subject.keyed && pass.live(subject)?;
+    fn applicable<'s>(&self, pass: &Pass<'_>, subject: &'s Subject) -> Result<Applicable<'s>, ServerError> {
+        let live = subject.reading.keyed && pass.live(subject)?;
         Ok(Applicable::new(&subject.identity, live))
     }
 

@@ -122,16 +122,12 @@ pub struct UpsertFrame {
     pub cover_class: Option<CommitClass>,
 }
 
-/// A sync frame of shared parts; the fields are those of [`super::SessionSync`], the schema table is made from the
-/// documents.
+/// What a sync tells, which is the same for all sessions that are told the same; the fields are those of
+/// [`super::SessionSync`], the schema table is made from the documents.
 #[derive(Clone, Debug, Default)]
-pub struct SyncFrame {
-    /// `to_seq` of the previous frame.
-    pub from_seq: Seq,
+pub struct SyncContent {
     /// What the session is current through.
     pub to_seq: Seq,
-    /// The catch-up marker.
-    pub caught_up_local_seq: Option<LocalSeq>,
     /// Documents to take.
     pub upserts: Vec<UpsertFrame>,
     /// Documents to stop tracking.
@@ -140,51 +136,111 @@ pub struct SyncFrame {
     pub view_plans: Option<Vec<ViewPlan>>,
 }
 
+/// A sync frame of shared parts, for one session.
+#[derive(Clone, Debug, Default)]
+pub struct SyncFrame {
+    /// The catch-up marker.
+    pub caught_up_local_seq: Option<LocalSeq>,
+    /// `to_seq` of the previous frame.
+    pub from_seq: Seq,
+    /// What it tells.
+    pub content: SyncContent,
+}
+
+/// The text of a [`SyncContent`]: all of an effect frame that its recipients share.
+#[derive(Clone, Debug)]
+pub struct SharedSync(Arc<str>);
+
+/// From whom to whom an effect frame goes, as text: the same in every one of a session.
+#[derive(Clone, Debug)]
+pub struct EffectAddress(Arc<str>);
+
+/// A `session/effect` frame, kept in parts until it is written. Its text is byte-identical to that of
+/// [`super::Effect`].
+#[derive(Clone, Debug)]
+pub struct EffectFrame {
+    /// The catch-up marker.
+    pub caught_up_local_seq: Option<LocalSeq>,
+    /// `to_seq` of the previous frame.
+    pub from_seq: Seq,
+    /// What it tells.
+    pub sync: SharedSync,
+    /// Whom.
+    pub address: EffectAddress,
+}
+
+impl EffectAddress {
+    /// Of the frames that `session_id` gets in `space`.
+    pub fn new(space: &SpaceId, session_id: &SessionId) -> EffectAddress {
+        let mut out = Vec::new();
+        for (key, text) in [
+            ("sessionId", session_id.into()),
+            ("space", space.into()),
+            ("type", Value::from("session/effect")),
+        ] {
+            write_member(&mut out, key, &text).expect("every text has an encoding");
+        }
+        out.push(b'}');
+        EffectAddress(into_text(out).into())
+    }
+}
+
+const EFFECT: &str = "{\"effect\":{";
+const MARKER: &str = "\"caughtUpLocalSeq\":";
+const FROM: &str = "\"fromSeq\":";
+
+/// Decimal digits of a number.
+fn digits(n: u64) -> usize {
+    n.checked_ilog10().map_or(1, |log| log as usize + 1)
+}
+
+impl EffectFrame {
+    /// Bytes of the text.
+    #[allow(clippy::len_without_is_empty, reason = "no frame is empty")]
+    pub fn len(&self) -> usize {
+        let marker = match self.caught_up_local_seq {
+            Some(marker) => MARKER.len() + digits(marker.0) + 1,
+            None => 0,
+        };
+        let begin = PREFIX.len() + EFFECT.len() + marker + FROM.len() + digits(self.from_seq.0);
+        begin + self.sync.0.len() + self.address.0.len()
+    }
+
+    /// The text, in a buffer of its size.
+    pub fn text(&self) -> String {
+        let mut out = String::with_capacity(self.len());
+        out.push_str(PREFIX);
+        out.push_str(EFFECT);
+        if let Some(marker) = self.caught_up_local_seq {
+            write_number(&mut out, MARKER, marker.0);
+            out.push(',');
+        }
+        write_number(&mut out, FROM, self.from_seq.0);
+        out.push_str(&self.sync.0);
+        out.push_str(&self.address.0);
+        out
+    }
+}
+
+/// A sequence number is a safe integer, whose canonical text is its digits (WIRE-303).
+fn write_number(out: &mut String, key: &str, n: u64) {
+    use std::fmt::Write as _;
+    out.push_str(key);
+    write!(out, "{n}").expect("a string takes every text");
+}
+
 impl SyncFrame {
-    /// True when there is nothing a client could do with the frame, so that it need not be sent.
-    pub fn is_empty(&self) -> bool {
-        self.upserts.is_empty()
-            && self.removes.is_empty()
-            && self.caught_up_local_seq.is_none()
-            && self.view_plans.as_ref().is_none_or(Vec::is_empty)
-    }
-
-    /// The text of the `session/effect` frame that carries this sync.
-    pub fn effect_text(&self, space: &SpaceId, session_id: &SessionId) -> Result<String, EncodeError> {
-        let mut rest = Object::new();
-        rest.insert("type", "session/effect");
-        rest.insert("space", space);
-        rest.insert("sessionId", session_id);
-        let mut out = self.prefixed();
-        write_with(&mut out, &rest, "effect", |out| self.write(out))?;
-        Ok(into_text(out))
-    }
-
     /// The text of the response whose body is `ok` (without `sync`) and this sync.
     pub fn response_text(&self, request_id: &RequestId, ok: &Object) -> Result<String, EncodeError> {
         let mut rest = Object::new();
         rest.insert("type", "response");
         rest.insert("requestId", request_id);
-        let mut out = self.prefixed();
+        let mut out = Vec::with_capacity(256 + self.content.size_hint());
+        out.extend_from_slice(PREFIX.as_bytes());
         write_with(&mut out, &rest, "ok", |out| {
             write_with(out, ok, "sync", |out| self.write(out))
         })?;
         Ok(into_text(out))
-    }
-
-    /// A buffer that begins with the codec's prefix and is about as large as the frame will be.
-    fn prefixed(&self) -> Vec<u8> {
-        let documents: usize = self
-            .upserts
-            .iter()
-            .map(|upsert| match &upsert.content {
-                UpsertFrameContent::Doc(document) => document.weight() + 160,
-                UpsertFrameContent::Deleted => 160,
-            })
-            .sum();
-        let mut out = Vec::with_capacity(256 + documents + 96 * self.removes.len());
-        out.extend_from_slice(PREFIX.as_bytes());
-        out
     }
 
     /// Writes the sync object.
@@ -194,6 +250,36 @@ impl SyncFrame {
             write_member(out, "caughtUpLocalSeq", &marker.into())?;
         }
         write_member(out, "fromSeq", &self.from_seq.into())?;
+        self.content.write_members(out)?;
+        out.push(b'}');
+        Ok(())
+    }
+}
+
+impl SyncContent {
+    /// The text that recipients share.
+    pub fn shared(&self) -> Result<SharedSync, EncodeError> {
+        let mut out = Vec::with_capacity(self.size_hint());
+        self.write_members(&mut out)?;
+        out.push(b'}');
+        Ok(SharedSync(into_text(out).into()))
+    }
+
+    /// About the bytes of the text.
+    fn size_hint(&self) -> usize {
+        let documents: usize = self
+            .upserts
+            .iter()
+            .map(|upsert| match &upsert.content {
+                UpsertFrameContent::Doc(document) => document.weight() + 160,
+                UpsertFrameContent::Deleted => 160,
+            })
+            .sum();
+        128 + documents + 96 * self.removes.len()
+    }
+
+    /// Writes the members of the sync object that follow `fromSeq`, which are all but that and the marker.
+    fn write_members(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         write_member(
             out,
             "removes",
@@ -223,7 +309,6 @@ impl SyncFrame {
                 &plans.iter().map(ViewPlan::to_value).collect::<Vec<_>>().into(),
             )?;
         }
-        out.push(b'}');
         Ok(())
     }
 

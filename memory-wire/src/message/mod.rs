@@ -64,7 +64,10 @@ mod sync;
 mod view;
 
 pub use commit::{ClientCommit, CommitParts};
-pub use frame::{EncodedDocument, EncodedSchema, SyncFrame, UpsertFrame, UpsertFrameContent};
+pub use frame::{
+    EffectAddress, EffectFrame, EncodedDocument, EncodedSchema, SharedSync, SyncContent, SyncFrame,
+    UpsertFrame, UpsertFrameContent,
+};
 pub use operation::{Operation, SqliteDb};
 pub use precondition::{EventAppendDecl, Precondition};
 pub use query::{GraphQuery, Root, Selector, Watch, WatchKind};
