@@ -1,5 +1,5 @@
-//! The serving loop's side and the rooms beside the socket: loopback, served list changes, commits of another process,
-//! read ceilings, blobs (SRV §1.5, 3.8, 8.7, 9, 13).
+//! The serving loop's side and the rooms beside the socket: loopback, served list changes, demand, read ceilings, blobs (SRV
+//! §1.5, 3.8, 8.7, 9, 13).
 
 mod support;
 
@@ -275,44 +275,54 @@ async fn srv_813_a_served_change_never_makes_the_first_list() {
     assert!(refused.is_err(), "no event, and no list");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn srv_442_a_commit_of_another_server_on_the_same_directory_is_pushed() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let stores = || Stores::Files(StoreRoot::configured(directory.path()).expect("usable"));
-    let with_stores = |timing| {
-        let mut config = config();
-        config.stores = stores();
-        config.flush = timing;
-        config
-    };
-    let here = Running::production(with_stores(FlushTiming::Timed)).await;
-    let there = Running::production(with_stores(FlushTiming::Timed)).await;
-    let notices = Arc::new(Notices::default());
-    here.server.set_observer(Some(notices.clone()));
-    let mut reader = open(&here, "r", "did:key:r").await;
-    assert!(reader.request(&watch("r", &["of:x"])).await["ok"].is_object());
-    let mut writer = open(&there, "w", "did:key:w").await;
-    for n in 1..=3u64 {
-        writer.send(&set("w", n, "of:x", &json!(n))).await;
+/// What the serving loop is told of demand.
+#[derive(Default)]
+struct Demands(Mutex<Vec<(DemandReason, Option<Did>)>>);
+
+impl Observer for Demands {
+    fn commit_admitted(&self, _: &AdmittedCommit) {}
+
+    fn session_opened(&self, _: &SpaceId) {}
+
+    fn demand_changed(&self, _: &SpaceId, reason: DemandReason, principal: Option<&Did>) {
+        let mut told = self.0.lock().expect("not poisoned");
+        told.push((reason, principal.cloned()));
     }
-    let newest = loop {
-        let effect = json(&reader.recv().await);
-        let value = effect["effect"]["upserts"][0]["doc"]["value"]
-            .as_u64()
-            .expect("a number");
-        if value == 3 {
-            break effect;
-        }
-    };
-    assert_eq!(newest["effect"]["toSeq"], 3);
-    let seqs: Vec<u64> = notices
-        .0
-        .lock()
-        .expect("not poisoned")
-        .iter()
-        .map(|notice| notice.seq.0)
-        .collect();
-    assert_eq!(seqs, [1, 2, 3], "every commit is noticed once, in seq order");
+}
+
+/// SRV-431, SRV-506: demand grows by a changed watch list, and by what a commit makes a watch reach.
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_431_growth_by_a_push_is_told_and_only_growth() {
+    let running = Running::production(config()).await;
+    let demands = Arc::new(Demands::default());
+    running.server.set_observer(Some(demands.clone()));
+    let mut reader = open(&running, "r", "did:key:r").await;
+    let roots = json!([{ "id": "of:x", "selector": { "path": [], "schema": true } }]);
+    let watched = reader
+        .request(&support::watch_roots("r", "session.watch.set", "w", &roots))
+        .await;
+    assert!(watched["ok"].is_object(), "{watched}");
+    let mut writer = open(&running, "w", "did:key:w").await;
+    let link = support::link("of:y");
+    let writes = [
+        ("of:y", json!(1)),
+        ("of:x", json!(1)),
+        ("of:x", json!({ "to": link })),
+        ("of:x", json!({ "to": link, "n": 2 })),
+    ];
+    for (n, (id, value)) in (1..).zip(writes) {
+        assert!(writer.request(&set("w", n, id, &value)).await["ok"].is_object());
+        running.server.flush(None).await.expect("flushes");
+        assert_eq!(json(&writer.recv().await)["effect"]["caughtUpLocalSeq"], n);
+    }
+    let reader = Some(Did::from("did:key:r"));
+    assert_eq!(
+        *demands.0.lock().expect("not poisoned"),
+        [
+            (DemandReason::Watch, reader.clone()),
+            (DemandReason::PushGrowth, reader)
+        ]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -272,3 +272,53 @@ async fn f28_a_query_that_was_let_in_tells_nothing_of_a_state_whose_list_would_n
     let written = writing.await.expect("writes").expect("connected");
     assert_eq!(written["ok"]["seq"], 4, "{written}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f28_a_list_of_ids_that_was_let_in_tells_nothing_of_a_state_whose_list_would_not_let_it_in() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let root = StoreRoot::direct(directory.path()).expect("a store");
+    let (server, _) = server(|config| {
+        config.stores = Stores::Files(root);
+        config.acl.mode = AclMode::Enforce;
+    });
+    let mut owner = opened(&server, Wire::InProcess, "own", SPACE).await;
+    let list = format!("of:{SPACE}");
+    owner
+        .request(commit(
+            "own",
+            1,
+            &[(&list, json!({ SPACE: "OWNER", "did:key:r": "READ" }))],
+        ))
+        .await;
+    let mut reader = opened(&server, Wire::InProcess, "r", "did:key:r").await;
+    let question = json!({ "type": "entity-id.list", "space": SPACE, "sessionId": "r" });
+    let seen = reader.request(question.clone()).await.expect("connected");
+    assert_eq!(seen["ok"]["ids"], json!([list]), "{seen}");
+    // Every reader of the space is busy, so what was let in waits.
+    let here = server.engine(&SPACE.into()).expect("opens");
+    let mut keepers = Vec::new();
+    for _ in 0..memory_engine::ActorOptions::default().max_readers {
+        let (gate, mut keeper) = Gate::new();
+        drop(here.read(move |_| gate.pass()));
+        keeper.somebody_waits().await;
+        keepers.push(keeper);
+    }
+    let asking = tokio::spawn(async move { reader.request(question).await });
+    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    // The change of the list is durable, and nobody has been told or put out yet.
+    let (gate, mut keeper) = Gate::new();
+    server.set_observer(Some(Arc::new(HeldUp(list.clone(), gate))));
+    let change = commit(
+        "own",
+        2,
+        &[(&list, json!({ SPACE: "OWNER", "did:key:secret": "READ" }))],
+    );
+    let changing = tokio::spawn(async move { owner.request(change).await });
+    keeper.somebody_waits().await;
+    drop(keepers);
+    let answer = asking.await.expect("asks").expect("connected");
+    assert!(answer["error"].is_object(), "{answer}");
+    drop(keeper);
+    let verdict = changing.await.expect("changes").expect("connected");
+    assert_eq!(verdict["ok"]["seq"], 2, "{verdict}");
+}

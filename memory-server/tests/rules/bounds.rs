@@ -4,12 +4,12 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use memory_engine::StoreRoot;
-use memory_server::{FlushTiming, ServerConfig, ServingPlane, Stores, loopback};
+use memory_server::{AclMode, FlushTiming, ServerConfig, ServingPlane, Stores, loopback};
 use memory_wire::SpaceId;
 use serde_json::{Value as Json, json};
 
 use crate::support::{
-    Client, Injected, Running, SPACE, frame, hello, json, open, open_on, open_with, set, watch,
+    Client, Injected, Running, SPACE, frame, hello, json, open, open_on, open_with, set, watch, watch_roots,
 };
 
 const NEXT_DOOR: &str = "did:key:z6Mk-next-door";
@@ -283,5 +283,45 @@ async fn srv_436_pushes_wait_for_the_frames_that_have_come() {
     assert_eq!(
         json(&watcher.recv().await)["effect"]["upserts"][0]["doc"]["value"],
         1
+    );
+}
+
+/// SRV-403: a request whose session is put out while it waits is told so, and not that it asked for something unknown.
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_403_a_request_in_flight_when_its_session_is_revoked_is_told_so() {
+    let mut config = config();
+    config.server_execution = true;
+    config.acl.mode = AclMode::Enforce;
+    let running = Running::production(config).await;
+    let mut owner = open(&running, "own", SPACE).await;
+    let change = |local_seq, list: Json| set("own", local_seq, &format!("of:{SPACE}"), &list);
+    let founded = change(1, json!({ SPACE: "OWNER", "did:key:r": "READ" }));
+    assert!(owner.request(&founded).await["ok"].is_object());
+    let mut reader = open(&running, "r", "did:key:r").await;
+    // Whether the reader holds leases elsewhere is asked before its turn, and there is no answer yet.
+    let elsewhere = running.server.engine(&SpaceId::from(NEXT_DOOR)).expect("a store");
+    let (held, holding) = tokio::sync::oneshot::channel();
+    let (release, released) = mpsc::channel::<()>();
+    tokio::spawn(elsewhere.turn(move |_| {
+        held.send(()).expect("somebody waits");
+        assert!(released.recv().is_err());
+    }));
+    holding.await.expect("the turn comes");
+    let roots = json!([{ "id": "of:mine", "scope": "user", "selector": { "path": [], "schema": false } }]);
+    reader
+        .send(&watch_roots("r", "session.watch.set", "w", &roots))
+        .await;
+    while elsewhere.backlog() == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert!(owner.request(&change(2, json!({ SPACE: "OWNER" }))).await["ok"].is_object());
+    drop(release);
+    assert_eq!(json(&reader.recv().await)["reason"], "unauthorized");
+    let answer = json(&reader.recv().await);
+    assert_eq!(answer["requestId"], "watch");
+    assert_eq!(answer["error"]["name"], "SessionRevokedError", "{answer}");
+    assert_eq!(
+        answer["error"]["message"],
+        "Session was revoked while the request was in flight"
     );
 }

@@ -292,3 +292,18 @@ async fn srv_204_server_execution_is_no_flag_of_its_own() {
     }
     assert_eq!(flags[0], flags[1]);
 }
+
+/// SRV-315: a position only grows, and is where the next whole answer begins.
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_315_a_position_never_goes_back() {
+    let running = Running::standalone(manual()).await;
+    let mut client = open(&running, "s", "did:key:a").await;
+    for seen in [7, 3] {
+        let ack = json!({
+            "type": "session.ack", "requestId": "a", "space": SPACE, "sessionId": "s", "seenSeq": seen,
+        });
+        assert!(client.request(&frame(&ack)).await["ok"].is_object());
+    }
+    let answer = client.request(&watch("s", &["of:x"])).await;
+    assert_eq!(answer["ok"]["sync"]["fromSeq"], 7, "{answer}");
+}
