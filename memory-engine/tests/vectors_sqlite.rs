@@ -136,3 +136,74 @@ fn the_sqlite_builtin_answers_as_the_vectors_say() {
     ];
     assert_eq!(counts, expected.map(|(kind, n)| (kind.to_owned(), n)).into());
 }
+
+/// Text of any shape is judged, and never ends a thread: the pieces that the judges look for, put together at random.
+#[test]
+fn eng_1410_any_text_is_judged() {
+    const PIECES: [&str; 44] = [
+        "'",
+        "\"",
+        "[",
+        "]",
+        "`",
+        "--",
+        "/*",
+        "*/",
+        "?",
+        "?1",
+        ":a",
+        "@é",
+        "$",
+        "$x",
+        "é",
+        "\u{10ffff}",
+        "\0",
+        "\n",
+        "\u{a0}",
+        "SELECT",
+        "INSERT",
+        "INTO",
+        "UPDATE",
+        "SET",
+        "DELETE",
+        "FROM",
+        "WITH",
+        "OR",
+        "REPLACE",
+        "VALUES",
+        "RETURNING",
+        "WHERE",
+        "commit",
+        "main",
+        "(",
+        ")",
+        "=",
+        ",",
+        ".",
+        ";",
+        "*",
+        "{2,",
+        "\\",
+        " ",
+    ];
+    let mut state: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mut next = |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below as u64) as usize
+    };
+    for _ in 0..20_000 {
+        let pieces = next(14);
+        let text: String = (0..pieces).map(|_| PIECES[next(PIECES.len())]).collect();
+        guard::classify(&text);
+        assert!(guard::check_read_only(&text).is_err() || guard::check_write(&text).is_err());
+        write_target(&text);
+        let rule = memory_wire::value!({ "version": 1, "confidentiality": { "principal": { "protocol": "key",
+            "of": { "match": { "field": "k", "source": (text.clone()), "flags": (text.chars().take(3).collect::<String>()) } } } } });
+        row_label::invalid(&rule, &["k".to_owned()]);
+        let rule = memory_wire::value!({ "version": 1, "confidentiality": { "principal": { "protocol": "key",
+            "of": { "match": { "field": "k", "source": text, "flags": "g" } } } } });
+        row_label::invalid(&rule, &["k".to_owned()]);
+    }
+}

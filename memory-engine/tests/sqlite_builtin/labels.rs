@@ -180,3 +180,21 @@ fn eng_1425_rows_that_cannot_be_told_apart_are_not_written() {
         )])
         .unwrap();
 }
+
+/// What a client declares is refused by name, whatever it is.
+#[test]
+fn eng_1420_flags_that_are_none_are_refused() {
+    let mut store = Store::new();
+    for flags in ["x", "gg", "é", "éa", "gé", "\u{10ffff}g"] {
+        let pattern = value!({ "field": "who", "source": "a", "flags": flags });
+        let rule = value!({ "version": 1, "confidentiality": { "principal": { "protocol": "key", "of": { "match": pattern } } } });
+        let refused = store
+            .commit(vec![operation(labelled(rule), INSERT, value!(["a", 1]))])
+            .unwrap_err();
+        assert!(
+            refused.to_string().contains("invalid regex flags"),
+            "{flags}: {refused}"
+        );
+    }
+    assert_eq!(store.engine.server_seq().unwrap().0, 0);
+}

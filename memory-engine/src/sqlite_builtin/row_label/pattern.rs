@@ -43,9 +43,8 @@ impl<'v> Pattern<'v> {
         }
         let repeated = self
             .flags
-            .chars()
-            .enumerate()
-            .any(|(i, c)| self.flags[..i].contains(c));
+            .char_indices()
+            .any(|(before, c)| self.flags[..before].contains(c));
         if repeated || !self.flags.chars().all(|c| FLAGS.contains(c)) {
             return Some(format!("invalid regex flags \"{}\"", self.flags));
         }
