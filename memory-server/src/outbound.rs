@@ -354,17 +354,23 @@ impl Outbound {
             ..Withdrawn::default()
         };
         let queue = std::mem::take(&mut state.queue);
-        for frame in queue {
-            match frame.delivery {
-                Some(delivery) if delivery.session == *session => {
-                    state.bytes -= frame.text.len();
+        for Queued { text, delivery } in queue {
+            let moves = |delivery: &Delivered| delivery.session == *session;
+            let kept = match (text, delivery) {
+                (Text::Effect(effect), Some(delivery)) if moves(&delivery) => {
+                    state.bytes -= effect.len();
                     taken.unsent.push(*delivery);
+                    continue;
                 }
-                delivery => state.queue.push_back(Queued {
-                    text: frame.text,
-                    delivery,
-                }),
-            }
+                // Whoever moves is told again what an answer carries; its request has no other answer (SRV-403).
+                (answer @ Text::Whole(_), Some(delivery)) if moves(&delivery) => {
+                    taken.unsent.push(*delivery);
+                    (answer, None)
+                }
+                others => others,
+            };
+            let (text, delivery) = kept;
+            state.queue.push_back(Queued { text, delivery });
         }
         if state
             .in_flight
@@ -420,6 +426,8 @@ impl Outbound {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+
+    use memory_wire::message::{EffectAddress, SyncContent};
 
     use super::*;
 
@@ -593,20 +601,40 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_moved_session_takes_its_frames_along() {
+    async fn srv_403_a_moved_session_takes_its_effects_along_and_leaves_its_answers() {
         let outbound = outbound(1000, 1000);
-        outbound
-            .push_recorded("f".into(), Box::new(delivery("a", 0, 1)))
-            .expect("open");
-        outbound
-            .push_recorded("f".into(), Box::new(delivery("b", 0, 1)))
-            .expect("open");
+        let effect = |session: &str| EffectFrame {
+            caught_up_local_seq: None,
+            from_seq: Seq(0),
+            sync: SyncContent::default().shared().expect("encodable"),
+            address: EffectAddress::new(&"did:key:zS".into(), &session.into()),
+        };
+        for session in ["a", "b"] {
+            outbound
+                .push_effect(effect(session), delivery(session, 0, 1))
+                .expect("open");
+            outbound
+                .push_recorded(session.into(), Box::new(delivery(session, 1, 2)))
+                .expect("open");
+        }
         let a = SessionKey {
             space: "did:key:zS".into(),
             session: "a".into(),
         };
         let taken = outbound.withdraw(&a);
-        assert_eq!(taken.unsent.len(), 1);
-        assert_eq!(outbound.queued_bytes(), 1);
+        assert_eq!(taken.unsent.len(), 2, "what both carried is told again");
+        assert_eq!(outbound.queued_bytes(), effect("b").len() + 2);
+        let mut left = Vec::new();
+        while left.len() < 3 {
+            if let Next::Frame(frame, text) = outbound.next().await {
+                outbound.written(frame);
+                left.push(text);
+            }
+        }
+        assert_eq!(left, ["a".to_owned(), effect("b").text(), "b".to_owned()]);
+        assert!(
+            outbound.withdraw(&a).unconfirmed.is_empty(),
+            "nothing of it is left"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! What a session is told when it changes its watches, or writes, while changes wait to be flushed.
+//! What a session is told when it changes its watches, writes or moves while something waits to be told.
 
 use std::sync::Arc;
 
@@ -95,4 +95,31 @@ async fn srv_419_own_writes_beside_others_unflushed_ones_are_told_whole() {
         ["of:a=\"mine\"", "of:b=\"patched\""],
         "its own whole head alone is left out"
     );
+}
+
+/// SRV-403: whatever becomes of a session, each of its requests has an answer.
+#[tokio::test]
+async fn srv_403_what_is_asked_before_a_session_moves_is_answered_on_the_connection_that_asked() {
+    let server = Server::new(manual()).expect("inside a runtime");
+    let mut old = opened(&server, Wire::AsSocket, "a", "did:key:a").await;
+    let mut told = Told::new("a");
+    told.read(&old.asked, &old.heard);
+    for (n, kind) in ["session.watch.set", "session.watch.add", "session.watch.add"]
+        .iter()
+        .enumerate()
+    {
+        let watch = format!("w{n}");
+        old.ask(watching(kind, "a", &watch, &["of:x", &format!("of:{n}")]))
+            .await
+            .expect("connected");
+    }
+    // Nothing of that has been read yet.
+    let mut new = Peer::connect(&server, Wire::AsSocket).await;
+    let answer = new
+        .open("a", "did:key:a", told.token.as_deref(), 0)
+        .await
+        .expect("connected");
+    assert_eq!(answer["ok"]["resumed"], true, "{answer}");
+    while old.hear().await.expect("open")["type"] != "session/revoked" {}
+    assert_eq!(old.unanswered(old.heard.len()), [] as [serde_json::Value; 0]);
 }
