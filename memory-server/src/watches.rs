@@ -209,6 +209,13 @@ mod tests {
         for other in [root("of:y", None), root("of:x", Some(Value::Bool(true))), keyed] {
             assert!(set.novelty(vec![watch("w", other)]).is_err());
         }
+        // What does not change the evaluation is part of the identity all the same.
+        let (mut dated, mut sparing) = (watch("w", root("of:x", None)), watch("w", root("of:x", None)));
+        dated.query.at_seq = Some(Seq(1));
+        sparing.query.exclude_sent = Some(true);
+        for other in [dated, sparing] {
+            assert!(set.novelty(vec![other]).is_err());
+        }
     }
 
     #[test]

@@ -312,6 +312,44 @@ async fn srv_1401_a_drain_answers_what_runs_and_closes_1001() {
     assert!(refused.is_err(), "no new connections");
 }
 
+/// What was answered before a drain is sent before the close, also to a peer that has not read yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_1401_a_drain_sends_what_is_queued_before_it_closes() {
+    let running = Running::production(config()).await;
+    let mut client = open(&running, "s", "did:key:alice").await;
+    let large = "x".repeat(1_000_000);
+    let answer = client.request(&set("s", 1, "of:x", &json!(large))).await;
+    assert!(answer["ok"].is_object());
+    let questions = 30;
+    for n in 0..questions {
+        let query = json!({
+            "type": "graph.query", "requestId": format!("q{n}"), "space": support::SPACE, "sessionId": "s",
+            "query": { "roots": [{ "id": "of:x", "selector": { "path": [], "schema": false } }] },
+        });
+        client.send(&support::frame(&query)).await;
+    }
+    // All are answered, and most of the answers wait for a peer that does not read.
+    let waiting = || async {
+        let (_, stats) = running.get("/api/health/stats").await;
+        let stats: serde_json::Value = serde_json::from_str(&stats).expect("JSON");
+        stats["timingStats"]["memory"]["memory/frame/handle"]["count"].as_u64()
+    };
+    while waiting().await < Some(questions + 3) {}
+    let server = running.server.clone();
+    let ending = tokio::spawn(async move { server.shut_down().await });
+    let mut answered = 0;
+    let close = loop {
+        match client.recv_or_close().await {
+            Received::Text(text) => answered += u64::from(text.contains("\"requestId\":\"q")),
+            other => break other,
+        }
+    };
+    assert_eq!(answered, questions, "{close:?}");
+    assert!(matches!(&close, Received::Close(Some((1001, _)))), "{close:?}");
+    drop(client);
+    ending.await.expect("the drain ends");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn srv_4_f21_nothing_is_left_of_sessions_that_expired() {
     let injected = Injected::new("did:key:z6Mk-audience", 1_760_000_000_000);

@@ -123,3 +123,58 @@ async fn srv_403_what_is_asked_before_a_session_moves_is_answered_on_the_connect
     while old.hear().await.expect("open")["type"] != "session/revoked" {}
     assert_eq!(old.unanswered(old.heard.len()), [] as [serde_json::Value; 0]);
 }
+
+/// SRV-417: after a conflict everything the commit read comes to its writer too, what it wrote itself before included: the
+/// conflict may have been about that.
+#[tokio::test]
+async fn srv_417_what_a_conflicting_commit_has_read_is_told_although_its_writer_wrote_it() {
+    for kind in ["confirmed", "pending"] {
+        let server = Server::new(manual()).expect("inside a runtime");
+        let mut writer = opened(&server, Wire::InProcess, "w", "did:key:w").await;
+        let ids = ["of:read", "of:stale", "of:written"];
+        writer
+            .request(watching("session.watch.set", "w", "w", &ids))
+            .await;
+        writer
+            .request(commit("w", 1, &[("of:read", json!("mine"))]))
+            .await;
+        let mut other = opened(&server, Wire::InProcess, "o", "did:key:o").await;
+        other
+            .request(commit("o", 1, &[("of:stale", json!("theirs"))]))
+            .await;
+        let mut conflicting = commit("w", 2, &[("of:written", json!("lost"))]);
+        let own = match kind {
+            "confirmed" => json!({ "id": "of:read", "path": ["value"], "seq": 1 }),
+            _ => json!({ "id": "of:read", "path": ["value"], "localSeq": 1 }),
+        };
+        let reads = &mut conflicting["commit"]["reads"];
+        reads["confirmed"] = json!([{ "id": "of:stale", "path": ["value"], "seq": 0 }]);
+        reads[kind].as_array_mut().expect("a list").push(own);
+        let from = writer.heard.len();
+        let refused = writer.request(conflicting).await.expect("connected");
+        assert_eq!(refused["error"]["name"], "ConflictError", "{kind}: {refused}");
+        server.flush(None).await.expect("flushes");
+        writer.drain("w").await;
+        let effects: Vec<_> = writer.heard[from..]
+            .iter()
+            .filter(|message| message["type"] == "session/effect")
+            .collect();
+        assert_eq!(effects.len(), 1, "{kind}: {effects:?}");
+        let effect = &effects[0]["effect"];
+        assert_eq!(effect["caughtUpLocalSeq"], 2, "{kind}: {effect}");
+        let told: Vec<_> = effect["upserts"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|upsert| (upsert["id"].clone(), upsert["doc"]["value"].clone()))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                (json!("of:read"), json!("mine")),
+                (json!("of:stale"), json!("theirs"))
+            ],
+            "{kind}"
+        );
+    }
+}
