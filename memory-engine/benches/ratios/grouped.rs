@@ -14,7 +14,7 @@ use crate::workload::Client;
 use crate::{DURABILITIES, Pairs, Took, directory, measured};
 
 const WRITERS: usize = 64;
-const TURNS: usize = 30;
+const TURNS: usize = 60;
 /// Commits of each writer in a turn, on average, while the clock runs.
 const EACH: usize = 8;
 /// Commits of each writer before that, and after.
@@ -130,7 +130,7 @@ pub(crate) fn run() {
         for writer in writers {
             writer.join().expect("a writer that ends");
         }
-        pairs.report(&format!("grouped_commits_64_writers_{word}"), 1.3, WRITERS * EACH);
+        pairs.report_total(&format!("grouped_commits_64_writers_{word}"), 1.3, WRITERS * EACH);
         println!(
             "      {:.1} commits a transaction",
             (TURNS * WRITERS * EACH) as f64 / groups as f64
