@@ -82,9 +82,7 @@ fn the_sqlite_builtin_answers_as_the_vectors_say() {
                     .iter()
                     .map(|c| c.as_str().unwrap().to_owned())
                     .collect();
-                let context = RowContext {
-                    db_owner: line["ctx"].get("dbOwner").map(value),
-                };
+                let context = RowContext::new(line["ctx"].get("dbOwner").map(value));
                 check(
                     "invalid",
                     json!(row_label::invalid(&spec, &columns)),

@@ -86,7 +86,7 @@ pub(super) fn execute(
     };
     let written = run_returning(conn, sql, params, rowid)?;
     let table = format!("{}.{}", quoted(alias), quoted(name));
-    let context = RowContext { db_owner: owner };
+    let context = RowContext::new(owner);
     for ids in written.chunks(CHUNK) {
         for row in read_back(conn, &table, rowid, ids)? {
             if let Err(reason) = row_label::evaluate(rule, &row, &context) {

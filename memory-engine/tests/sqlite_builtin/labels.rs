@@ -198,3 +198,59 @@ fn eng_1420_flags_that_are_none_are_refused() {
     }
     assert_eq!(store.engine.server_seq().unwrap().0, 0);
 }
+
+/// A pattern that backtracks without end refuses the row, with the field's name, and the space goes on. Steps end it, so
+/// nothing here waits.
+#[test]
+fn eng_1421_a_pattern_that_takes_too_many_steps_refuses_the_row() {
+    let rule = |source: &str| {
+        let pattern = value!({ "field": "who", "source": source, "flags": "gu" });
+        let gate = value!({ "when": { "match": pattern }, "then": { "dbOwner": true } });
+        value!({ "version": 1, "confidentiality": gate })
+    };
+    let mut store = Store::new();
+    let polynomial = format!("{}b", "a*".repeat(100));
+    for source in [
+        "^(a|aa)*$",
+        polynomial.as_str(),
+        "(?:){4000000000}",
+        "^(?:||a)(?:||a){60}$",
+    ] {
+        let db = labelled(rule(source));
+        let text = "a".repeat(70) + "!";
+        let refused = store
+            .commit(vec![
+                set("of:a", value!(1)),
+                operation(db, INSERT, value!([text, 1])),
+            ])
+            .unwrap_err();
+        assert_eq!(refused.name(), "RowLabelCommitError", "{source}: {refused}");
+        let reason = "field \"who\": the pattern takes too many steps on this text";
+        assert!(refused.to_string().ends_with(reason), "{source}: {refused}");
+        let before = store.engine.server_seq().unwrap().0;
+        store
+            .commit(vec![operation(
+                labelled(mail_rule()),
+                INSERT,
+                value!(["a@x.org", 1]),
+            )])
+            .unwrap();
+        assert_eq!(store.engine.server_seq().unwrap().0, before + 1);
+    }
+    assert_eq!(
+        store.rows(Scope::Space, "SELECT who FROM notes").unwrap().len(),
+        4
+    );
+    // The same rule labels the texts that it can answer for.
+    let short = operation(labelled(rule("^(a|aa)*$")), INSERT, value!(["aaaa", 1]));
+    store.commit(vec![short]).unwrap();
+    // A few properties of characters are enough for a pattern.
+    let many = labelled(rule(&"\\p{L}".repeat(9)));
+    let refused = store
+        .commit(vec![operation(many, INSERT, value!(["aaaa", 1]))])
+        .unwrap_err();
+    assert!(
+        refused.to_string().contains("more than 8 properties"),
+        "{refused}"
+    );
+}

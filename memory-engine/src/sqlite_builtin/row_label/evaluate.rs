@@ -4,14 +4,24 @@ use memory_wire::equality::value_equal;
 use memory_wire::value;
 use memory_wire::value::{Object, Value};
 
-use super::pattern::Pattern;
+use super::pattern::{Pattern, Programs};
 use super::{Node, Position, check_version, match_of, terms};
 
-/// What a rule may use beside the row.
+/// What a rule may use beside the row; one for all the rows of a statement, which share what matching them may take.
 #[derive(Clone, Debug, Default)]
 pub struct RowContext {
-    /// The database's owner.
-    pub db_owner: Option<Value>,
+    db_owner: Option<Value>,
+    programs: Programs,
+}
+
+impl RowContext {
+    /// For rows of a database with this owner.
+    pub fn new(db_owner: Option<Value>) -> RowContext {
+        RowContext {
+            db_owner,
+            programs: Programs::default(),
+        }
+    }
 }
 
 /// A row's label. Each list is a conjunction; an element `{anyOf: […]}` is a disjunction.
@@ -141,7 +151,7 @@ impl Row<'_> {
         let found = if text.is_empty() {
             Vec::new()
         } else {
-            pattern.matches(text)?
+            pattern.matches(text, &self.context.programs)?
         };
         if found.is_empty() && !text.is_empty() {
             return Err(format!(
@@ -168,7 +178,7 @@ impl Row<'_> {
     fn holds(&self, operand: &Value) -> Result<bool, String> {
         let pattern = Pattern::read(operand)?;
         match self.text(pattern.field)? {
-            Some(text) => Ok(!pattern.matches(text)?.is_empty()),
+            Some(text) => Ok(!pattern.matches(text, &self.context.programs)?.is_empty()),
             None => Ok(false),
         }
     }

@@ -2,9 +2,13 @@
 //! row is confidential to and who vouches for it. Judged when declared ([`invalid`]), evaluated for every row written
 //! ([`evaluate`]); a failure yields an error and never a part of a label.
 
+#[cfg(test)]
+mod agreement;
 mod evaluate;
+mod matcher;
 mod pattern;
 mod rule;
+mod syntax;
 
 use memory_wire::value::Value;
 

@@ -1,12 +1,30 @@
-//! The regular expressions of row labels: ECMAScript semantics, bounded in length and shape.
+//! The regular expressions of row labels: ECMAScript semantics, bounded in length, shape and steps. `regress` judges their
+//! syntax; [`super::matcher`] matches.
+
+use std::cell::RefCell;
+use std::rc::Rc;
 
 use memory_wire::value::Value;
 use regress::{Flags, Regex};
+use rustc_hash::FxHashMap;
+
+use super::matcher::{Fuel, OutOfFuel, Program};
 
 /// Characters a source may have.
 const MAX_SOURCE: usize = 512;
+/// Properties of characters a source may name: each is a set of hundreds of ranges.
+const MAX_PROPERTIES: u64 = 8;
+/// What folding the case of one counts as, in steps of the matcher.
+const PROPERTY_STEPS: u64 = 50_000;
 /// The flags of the language; `d` changes nothing here.
 const FLAGS: &str = "dgimsuvy";
+
+/// What the rows of a statement share: each pattern compiled once, and the steps they may take together.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Programs {
+    compiled: RefCell<FxHashMap<(String, String), Rc<Program>>>,
+    fuel: Fuel,
+}
 
 /// A `match` operand, read.
 pub(super) struct Pattern<'v> {
@@ -52,41 +70,73 @@ impl<'v> Pattern<'v> {
             return Some("regex fails the safety lint (nested quantifier — ReDoS risk)".to_owned());
         }
         match self.compile() {
-            Ok(_) if self.group > self.groups() => Some(format!("regex has no group {}", self.group)),
+            Ok(program) if self.group > program.groups => Some(format!("regex has no group {}", self.group)),
             Ok(_) => None,
             Err(error) => Some(error),
         }
     }
 
-    fn compile(&self) -> Result<Regex, String> {
-        Regex::with_flags(self.source, Flags::from(self.flags))
-            .map_err(|error| format!("invalid regex: {error}"))
+    fn compile(&self) -> Result<Program, String> {
+        if self.properties() > MAX_PROPERTIES {
+            return Err(format!(
+                "regex not supported: more than {MAX_PROPERTIES} properties of characters"
+            ));
+        }
+        // It only judges: case is no matter of syntax, and there is nothing to make fast.
+        let judging = Flags {
+            icase: false,
+            no_opt: true,
+            ..Flags::from(self.flags)
+        };
+        Regex::with_flags(self.source, judging).map_err(|error| format!("invalid regex: {error}"))?;
+        Program::new(self.source, Flags::from(self.flags))
     }
 
-    /// How many groups the source has: with an empty alternative it matches anything, and a match lists every group.
-    fn groups(&self) -> usize {
-        let lenient = Regex::with_flags(&format!("(?:{})|", self.source), Flags::from(self.flags));
-        lenient
-            .ok()
-            .and_then(|regex| regex.find(""))
-            .map_or(0, |one| one.captures.len())
+    fn properties(&self) -> u64 {
+        // Without these flags, the escape is of a letter.
+        if !self.flags.contains(['u', 'v']) {
+            return 0;
+        }
+        let escapes = self.source.matches("\\p{").count() + self.source.matches("\\P{").count();
+        escapes as u64
+    }
+
+    fn program(&self, programs: &Programs) -> Result<Rc<Program>, String> {
+        let key = (self.source.to_owned(), self.flags.to_owned());
+        if let Some(known) = programs.compiled.borrow().get(&key) {
+            return Ok(Rc::clone(known));
+        }
+        let program = Rc::new(self.compile()?);
+        let taken = programs.fuel.take(self.properties() * PROPERTY_STEPS);
+        taken.map_err(|spent| self.out_of_fuel(spent))?;
+        programs.compiled.borrow_mut().insert(key, Rc::clone(&program));
+        Ok(program)
+    }
+
+    fn out_of_fuel(&self, OutOfFuel: OutOfFuel) -> String {
+        format!(
+            "field \"{}\": the pattern takes too many steps on this text",
+            self.field
+        )
     }
 
     /// What the chosen group matched, in order: all matches with the flag `g`, else the first. With `y`, each match
     /// begins where the last one ended.
-    pub(super) fn matches(&self, text: &str) -> Result<Vec<String>, String> {
-        let regex = self.compile()?;
+    pub(super) fn matches(&self, text: &str, programs: &Programs) -> Result<Vec<String>, String> {
+        let program = self.program(programs)?;
         let (global, sticky) = (self.flags.contains('g'), self.flags.contains('y'));
         let mut found = Vec::new();
         let mut expected = 0;
-        for one in regex.find_iter(text) {
-            if sticky && one.start() != expected {
+        for one in program.find_iter(text, &programs.fuel) {
+            let one = one.map_err(|spent| self.out_of_fuel(spent))?;
+            let group = |n: usize| one.get(n).cloned().flatten();
+            let whole = group(0).unwrap_or_default();
+            if sticky && whole.start != expected {
                 break;
             }
-            expected = one.end();
-            let range = one
-                .group(self.group)
-                .ok_or_else(|| format!("regex group {} did not take part", self.group))?;
+            expected = whole.end;
+            let range =
+                group(self.group).ok_or_else(|| format!("regex group {} did not take part", self.group))?;
             found.push(text[range].to_owned());
             if !global {
                 break;
