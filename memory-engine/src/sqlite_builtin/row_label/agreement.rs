@@ -351,3 +351,26 @@ fn eng_1421_a_shared_name_refers_to_the_group_that_took_part() {
     let matches = |text: &str| program.find_iter(text, &Fuel::default()).count();
     assert_eq!(["aa", "bb", "ab", "b"].map(matches), [1, 1, 0, 0]);
 }
+
+/// As deep as a source can nest, on a test's own small stack.
+#[test]
+fn eng_1421_depth_is_that_of_the_source() {
+    for (open, count) in [
+        ("(", 255),
+        ("(?:", 128),
+        ("(?=", 128),
+        ("(?<=", 102),
+        ("(?!", 128),
+        ("(?i:", 102),
+    ] {
+        let source = format!("{}{}", open.repeat(count), ")".repeat(count));
+        assert!(
+            source.len() <= 512 && Regex::with_flags(&source, "").is_ok(),
+            "{open}"
+        );
+        let program = Program::new(&source, Flags::from("")).unwrap();
+        let found: Result<Vec<Match>, OutOfFuel> =
+            program.find_iter(&"a".repeat(100), &Fuel::default()).collect();
+        assert!(found.is_ok_and(|found| found.len() == 101), "{open}");
+    }
+}

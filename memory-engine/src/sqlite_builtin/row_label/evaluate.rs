@@ -3,6 +3,7 @@
 use memory_wire::equality::value_equal;
 use memory_wire::value;
 use memory_wire::value::{Object, Value};
+use rustc_hash::FxHashSet;
 
 use super::pattern::{Pattern, Programs};
 use super::{Node, Position, check_version, match_of, terms};
@@ -49,14 +50,19 @@ pub fn evaluate(spec: &Value, row: &Object, context: &RowContext) -> Result<RowL
     })
 }
 
+/// Texts are as many as a row makes them, and therefore looked up; other atoms are no more than the rule has.
 fn distinct(atoms: Vec<Value>) -> Vec<Value> {
-    let mut kept: Vec<Value> = Vec::with_capacity(atoms.len());
-    for atom in atoms {
-        if !kept.iter().any(|known| value_equal(known, &atom)) {
-            kept.push(atom);
+    let mut texts = FxHashSet::default();
+    let mut others: Vec<Value> = Vec::new();
+    let mut first = |atom: &Value| match atom {
+        Value::String(text) => texts.insert(text.clone()),
+        other if others.iter().any(|known| value_equal(known, other)) => false,
+        other => {
+            others.push(other.clone());
+            true
         }
-    }
-    kept
+    };
+    atoms.into_iter().filter(|atom| first(atom)).collect()
 }
 
 struct Row<'r> {
@@ -239,4 +245,26 @@ pub fn common(spec: &Value, context: &RowContext) -> Vec<Value> {
                 .collect()
         })
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each of a hundred thousand principals once, in their order, without comparing each with all.
+    #[test]
+    fn eng_1421_a_text_of_many_principals_is_labelled() {
+        let pattern = value!({ "field": "who", "source": "[^ ]+", "flags": "g" });
+        let principal = value!({ "principal": { "protocol": "web", "of": { "match": pattern } } });
+        let constant = value!({ "constant": { "a": 1 } });
+        let terms = vec![principal.clone(), constant.clone(), principal, constant];
+        let all = value!({ "allOf": terms });
+        let rule = value!({ "version": 1, "confidentiality": all });
+        let words: Vec<String> = (0..100_000).map(|n| n.to_string()).collect();
+        let row: Object = [("who", Value::from(words.join(" ")))].into_iter().collect();
+        let label = evaluate(&rule, &row, &RowContext::default()).unwrap();
+        assert_eq!(label.confidentiality.len(), 100_001);
+        assert_eq!(label.confidentiality[99_999].as_str(), Some("did:web:99999"));
+        assert!(label.confidentiality[100_000].as_object().is_some());
+    }
 }

@@ -335,6 +335,7 @@ impl Run<'_> {
                 };
                 let groups = (0..self.program.groups).map(group);
                 let found = std::iter::once(Some(at..end)).chain(groups).collect();
+                self.spend(self.registers.len() as u64)?;
                 self.registers.fill(UNSET);
                 self.stack.clear();
                 return Ok(Some(found));
