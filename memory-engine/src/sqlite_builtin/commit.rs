@@ -15,6 +15,7 @@ use rustc_hash::FxHashSet;
 use super::bounds::{Meter, StatementBounds};
 use super::confinement::{self, Confinement};
 use super::disk_source::DiskSources;
+use super::row_label::RowContext;
 use super::seal::Seal;
 use super::table::{create_statement, quoted};
 use super::{cell_file, guard, labelled_write, sql_value};
@@ -238,6 +239,7 @@ impl Engine {
                     id: target.id.to_owned(),
                     alias: attached.alias.clone(),
                     owner,
+                    context: RowContext::default(),
                     confinement: attached.confinement.clone(),
                     meter: attached.meter.clone(),
                     value_bytes: cells.bounds.value_bytes,
@@ -308,6 +310,7 @@ struct Executor {
     id: String,
     alias: String,
     owner: Option<Value>,
+    context: RowContext,
     confinement: Confinement,
     meter: Meter,
     value_bytes: u32,
@@ -328,10 +331,11 @@ impl SqliteOperations for Executor {
             });
         }
         guard::check_write(sql)?;
-        let owner = db.owner.clone().or_else(|| self.owner.clone());
+        self.context
+            .set_owner(db.owner.clone().or_else(|| self.owner.clone()));
         let _confined = self.confinement.confine();
         let written = self.meter.run(conn, self.value_bytes, || {
-            labelled_write::execute(conn, &self.alias, db, sql, params, owner)
+            labelled_write::execute(conn, &self.alias, db, sql, params, &self.context)
         });
         written.map_err(|error| confinement::refusal(error, sql))
     }

@@ -32,7 +32,7 @@ pub(super) fn execute(
     db: &SqliteDb,
     sql: &str,
     params: Option<&Value>,
-    owner: Option<Value>,
+    context: &RowContext,
 ) -> Result<(), EngineError> {
     let empty = Object::new();
     let tables = db.tables.as_ref().unwrap_or(&empty);
@@ -86,10 +86,9 @@ pub(super) fn execute(
     };
     let written = run_returning(conn, sql, params, rowid)?;
     let table = format!("{}.{}", quoted(alias), quoted(name));
-    let context = RowContext::new(owner);
     for ids in written.chunks(CHUNK) {
         for row in read_back(conn, &table, rowid, ids)? {
-            if let Err(reason) = row_label::evaluate(rule, &row, &context) {
+            if let Err(reason) = row_label::evaluate(rule, &row, context) {
                 return Err(refused(format!(
                     "a row of table \"{name}\" has no label: {reason}"
                 )));

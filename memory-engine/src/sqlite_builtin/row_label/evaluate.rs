@@ -8,7 +8,7 @@ use rustc_hash::FxHashSet;
 use super::pattern::{Pattern, Programs};
 use super::{Node, Position, check_version, match_of, terms};
 
-/// What a rule may use beside the row; one for all the rows of a statement, which share what matching them may take.
+/// What a rule may use beside the row; one for all the rows of a commit, which share what matching them may take.
 #[derive(Clone, Debug, Default)]
 pub struct RowContext {
     db_owner: Option<Value>,
@@ -20,8 +20,13 @@ impl RowContext {
     pub fn new(db_owner: Option<Value>) -> RowContext {
         RowContext {
             db_owner,
-            programs: Programs::default(),
+            ..RowContext::default()
         }
+    }
+
+    /// For rows of a database with this owner from now on.
+    pub(in crate::sqlite_builtin) fn set_owner(&mut self, db_owner: Option<Value>) {
+        self.db_owner = db_owner;
     }
 }
 

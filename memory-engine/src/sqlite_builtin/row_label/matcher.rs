@@ -9,12 +9,13 @@ use regress::{Flags, Regex};
 
 use super::syntax::{Chars, Node, Syntax, Times, parse};
 
-/// Steps a text may take beyond [`STEPS_PER_BYTE`]: an instruction, a character compared, or a register written.
+/// Steps a text may take beyond [`STEPS_PER_BYTE`]: an instruction, a character compared, or a register written. Some
+/// hundred million are a second.
 pub(super) const MAX_STEPS: u64 = 1_000_000;
 /// Steps that come with each byte of a text, so that what is linear in it passes whatever its length.
 pub(super) const STEPS_PER_BYTE: u64 = 16;
-/// Steps beyond [`STEPS_PER_BYTE`] that all the texts of one statement share.
-const MAX_STATEMENT_STEPS: u64 = 20 * MAX_STEPS;
+/// Steps that all the texts of one commit may take together.
+const MAX_COMMIT_STEPS: u64 = 300 * MAX_STEPS;
 /// Things the stack may hold, each of 24 bytes.
 const MAX_STACK: usize = 4_000_000;
 /// What asking `regress` whether two characters differ by case alone counts as.
@@ -22,27 +23,31 @@ const FOLD_STEPS: u64 = 100;
 /// A register that holds nothing.
 const UNSET: usize = usize::MAX;
 
-/// Steps left for the texts of a statement.
+/// Steps left for the texts of a commit.
 #[derive(Clone, Debug)]
 pub(super) struct Fuel(Cell<u64>);
 
 impl Default for Fuel {
     fn default() -> Fuel {
-        Fuel(Cell::new(MAX_STATEMENT_STEPS))
+        Fuel(Cell::new(MAX_COMMIT_STEPS))
     }
 }
 
 impl Fuel {
-    /// Takes steps for something that is done once in a statement.
+    /// Takes steps for something that is done once for all texts.
     pub(super) fn take(&self, steps: u64) -> Result<(), OutOfFuel> {
         self.0.set(self.0.get().checked_sub(steps).ok_or(OutOfFuel)?);
         Ok(())
     }
 
-    /// Steps taken so far beyond those that came with the texts.
     #[cfg(test)]
-    pub(super) fn spent(&self) -> u64 {
-        MAX_STATEMENT_STEPS - self.0.get()
+    pub(super) fn of(steps: u64) -> Fuel {
+        Fuel(Cell::new(steps))
+    }
+
+    #[cfg(test)]
+    pub(super) fn left(&self) -> u64 {
+        self.0.get()
     }
 }
 
@@ -245,21 +250,20 @@ impl Program {
         text: &'p str,
         fuel: &'p Fuel,
     ) -> impl Iterator<Item = Result<Match, OutOfFuel>> + 'p {
-        let free = (text.len() as u64 + 1) * STEPS_PER_BYTE;
+        let granted = MAX_STEPS + (text.len() as u64 + 1) * STEPS_PER_BYTE;
         let before = fuel.0.get();
-        let shared = before.min(MAX_STEPS);
+        let granted = granted.min(before);
         let mut run = Run {
             program: self,
             text,
             registers: vec![UNSET; self.registers],
             stack: Vec::new(),
-            left: free + shared,
+            left: granted,
         };
         let mut from = Some(0);
         std::iter::from_fn(move || {
             let found = run.find(from?).transpose();
-            // What goes beyond the text's own steps is the statement's.
-            fuel.0.set(before - (shared - run.left.min(shared)));
+            fuel.0.set(before - (granted - run.left));
             from = match &found {
                 Some(Ok(ranges)) => ranges[0].as_ref().and_then(|whole| match next(text, whole.end) {
                     after if whole.is_empty() => after.map(|(_, after)| after),
@@ -346,8 +350,9 @@ impl Run<'_> {
     }
 
     fn spend(&mut self, steps: u64) -> Result<(), OutOfFuel> {
-        self.left = self.left.checked_sub(steps).ok_or(OutOfFuel)?;
-        Ok(())
+        let left = self.left.checked_sub(steps);
+        self.left = left.unwrap_or_default();
+        left.map(drop).ok_or(OutOfFuel)
     }
 
     fn push(&mut self, entry: Entry) -> Result<(), OutOfFuel> {

@@ -19,7 +19,7 @@ const PROPERTY_STEPS: u64 = 50_000;
 /// The flags of the language; `d` changes nothing here.
 const FLAGS: &str = "dgimsuvy";
 
-/// What the rows of a statement share: each pattern compiled once, and the steps they may take together.
+/// What the rows of a commit share: each pattern compiled once, and the steps they may take together.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Programs {
     compiled: RefCell<FxHashMap<(String, String), Rc<Program>>>,
