@@ -34,6 +34,7 @@ impl ServerConfig {
             "maxBlobBytes": limits.max_blob,
             "maxWatches": limits.max_watches,
             "maxTrackedDocuments": limits.max_tracked_documents,
+            "maxSessionsPerPrincipal": limits.sessions_per_principal,
             "outboundHighWaterBytes": limits.outbound_high_water,
             "outboundCapBytes": limits.outbound_cap,
             "entityIdPage": limits.entity_id_page,
@@ -42,6 +43,7 @@ impl ServerConfig {
                 "commits": rate(rates.commits),
                 "opens": rate(rates.opens),
                 "queries": rate(rates.queries),
+                "uploads": rate(rates.uploads),
             },
         })
     }

@@ -27,6 +27,10 @@ pub struct Limits {
     /// their time had come. Opening and closing costs a client little, and each session's state lives on for a while.
     pub detached_sessions: usize,
 
+    /// Sessions one principal may have in one space, those without a connection included; a further open is refused until
+    /// one is gone. Each keeps its watches and what it was told. A person has a few, a program of many users one for each.
+    pub sessions_per_principal: usize,
+
     /// Largest inbound message in bytes; above it the connection closes 1009 (SRV-106).
     pub max_inbound_message: usize,
     /// Bytes of text buffered while the first frame is still being handled (SRV-103).
@@ -138,6 +142,7 @@ impl Default for Limits {
             challenge_ttl: Duration::from_secs(300),
             session_ttl: Duration::from_secs(30),
             detached_sessions: 16_384,
+            sessions_per_principal: 1024,
             max_inbound_message: 64 * MIB,
             negotiation_buffer: MIB,
             keep_alive: Duration::from_secs(15),

@@ -1,10 +1,13 @@
-//! Rate limits per principal (commits, opens, queries): token buckets that first pace a connection and, when the wait
-//! would be too long, refuse with a named error that says when to come back. Asked by `dispatch`, `transact` and
-//! `session_open`; loopback connections are the process itself and are never asked.
+//! Rate limits: of a principal (commits, opens, queries), and of an address for what nobody signs (uploads). Token buckets
+//! that first pace a connection and, when the wait would be too long, refuse with a named error that says when to come
+//! back. Asked by `dispatch`, `transact`, `session_open` and `http::blobs`; loopback connections are the process itself and
+//! are never asked.
 
+use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use governor::clock::Clock as _;
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use memory_wire::Did;
@@ -43,7 +46,7 @@ impl Rate {
     }
 }
 
-/// What one principal may ask of the server, over all its connections and spaces.
+/// What one principal may ask of the server, over all its connections and spaces, and one address of what nobody signs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rates {
     /// `transact` requests.
@@ -52,6 +55,8 @@ pub struct Rates {
     pub opens: Rate,
     /// `graph.query`, `entity-id.*`, `sqlite.*` and `session.watch.*` requests.
     pub queries: Rate,
+    /// Blob uploads of one address.
+    pub uploads: Rate,
     /// Longest time a request waits for its token before it is refused.
     pub patience: Duration,
 }
@@ -62,6 +67,7 @@ impl Rates {
         commits: Rate::UNBOUNDED,
         opens: Rate::UNBOUNDED,
         queries: Rate::UNBOUNDED,
+        uploads: Rate::UNBOUNDED,
         patience: Duration::ZERO,
     };
 
@@ -70,6 +76,7 @@ impl Rates {
         commits: Rate::new(1_000, 5_000),
         opens: Rate::new(100, 1_000),
         queries: Rate::new(1_000, 5_000),
+        uploads: Rate::new(100, 1_000),
         patience: Duration::from_secs(5),
     };
 }
@@ -80,10 +87,12 @@ pub(crate) enum Metered {
     Commit,
     Open,
     Query,
+    Upload,
 }
 
 impl Metered {
-    pub(crate) const ALL: &'static [Metered] = &[Metered::Commit, Metered::Open, Metered::Query];
+    pub(crate) const ALL: &'static [Metered] =
+        &[Metered::Commit, Metered::Open, Metered::Query, Metered::Upload];
 
     /// As metrics count it.
     pub(crate) fn label(self) -> &'static str {
@@ -91,6 +100,7 @@ impl Metered {
             Metered::Commit => "commit",
             Metered::Open => "open",
             Metered::Query => "query",
+            Metered::Upload => "upload",
         }
     }
 
@@ -99,7 +109,28 @@ impl Metered {
             Metered::Commit => "commit",
             Metered::Open => "session open",
             Metered::Query => "query",
+            Metered::Upload => "upload",
         }
+    }
+}
+
+/// Whose bucket a request is charged to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Payer {
+    /// Who opened the session.
+    Principal(Option<Did>),
+    /// Who sent what nobody has signed, as far as the host tells.
+    Address(Option<IpAddr>),
+}
+
+impl Payer {
+    /// A peer's address. Of version 6 the network alone counts: whoever has one address has all of it.
+    pub(crate) fn address(peer: Option<IpAddr>) -> Payer {
+        const NETWORK: u128 = !0 << 64;
+        Payer::Address(peer.map(|peer| match peer.to_canonical() {
+            IpAddr::V4(address) => address.into(),
+            IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & NETWORK).into(),
+        }))
     }
 }
 
@@ -130,6 +161,8 @@ pub struct RateStats {
     pub opens_refused: u64,
     /// Queries refused.
     pub queries_refused: u64,
+    /// Uploads refused.
+    pub uploads_refused: u64,
     /// Requests that waited for a token and then went on.
     pub paced: u64,
 }
@@ -152,6 +185,16 @@ impl TooFast {
         self.marked(WireError::authorization(self.message()).retriable())
     }
 
+    /// The refusal of an HTTP request: status, seconds to wait, text.
+    pub(crate) fn to_http(self) -> (StatusCode, [(HeaderName, HeaderValue); 1], &'static str) {
+        let seconds = self.retry_after_ms().div_ceil(1000);
+        (
+            StatusCode::TOO_MANY_REQUESTS,
+            [(header::RETRY_AFTER, HeaderValue::from(seconds))],
+            "Too many uploads from this address",
+        )
+    }
+
     fn message(self) -> String {
         format!(
             "{} rate of this principal exceeded; retry after {} ms",
@@ -171,8 +214,8 @@ impl TooFast {
     }
 }
 
-/// One kind of bucket, by principal; `None` where there is no limit.
-type Buckets = Option<DefaultKeyedRateLimiter<Option<Did>>>;
+/// One kind of bucket, by who is charged; `None` where there is no limit.
+type Buckets = Option<DefaultKeyedRateLimiter<Payer>>;
 
 fn buckets(rate: Rate) -> Buckets {
     rate.per_second
@@ -185,6 +228,7 @@ pub(crate) struct RateLimits {
     commits: Buckets,
     opens: Buckets,
     queries: Buckets,
+    uploads: Buckets,
     patience: Duration,
 }
 
@@ -194,15 +238,17 @@ impl RateLimits {
             commits: buckets(rates.commits),
             opens: buckets(rates.opens),
             queries: buckets(rates.queries),
+            uploads: buckets(rates.uploads),
             patience: rates.patience,
         }
     }
 
-    fn buckets(&self, what: Metered) -> Option<&DefaultKeyedRateLimiter<Option<Did>>> {
+    fn buckets(&self, what: Metered) -> Option<&DefaultKeyedRateLimiter<Payer>> {
         match what {
             Metered::Commit => self.commits.as_ref(),
             Metered::Open => self.opens.as_ref(),
             Metered::Query => self.queries.as_ref(),
+            Metered::Upload => self.uploads.as_ref(),
         }
     }
 
@@ -211,17 +257,16 @@ impl RateLimits {
     pub(crate) async fn pace(
         &self,
         what: Metered,
-        principal: Option<&Did>,
+        payer: &Payer,
         statistics: &Statistics,
         waits: impl Fn(),
     ) -> Result<(), TooFast> {
         let Some(buckets) = self.buckets(what) else {
             return Ok(());
         };
-        let principal = principal.cloned();
         let mut left = self.patience;
         loop {
-            let Err(not_until) = buckets.check_key(&principal) else {
+            let Err(not_until) = buckets.check_key(payer) else {
                 if left < self.patience {
                     statistics.count_rate(what, RateOutcome::Paced);
                 }
@@ -230,7 +275,7 @@ impl RateLimits {
             let wait = not_until.wait_time_from(buckets.clock().now());
             if wait > left {
                 statistics.count_rate(what, RateOutcome::Refused);
-                tracing::debug!(?what, ?principal, ?wait, "rate limit");
+                tracing::debug!(?what, ?payer, ?wait, "rate limit");
                 return Err(TooFast {
                     what,
                     retry_after: wait,
@@ -242,9 +287,9 @@ impl RateLimits {
         }
     }
 
-    /// Forgets principals whose buckets are full again (SRV-4).
+    /// Forgets whose buckets are full again (SRV-4).
     pub(crate) fn sweep(&self) {
-        for limiter in [&self.commits, &self.opens, &self.queries].into_iter().flatten() {
+        for limiter in Metered::ALL.iter().filter_map(|what| self.buckets(*what)) {
             limiter.retain_recent();
             limiter.shrink_to_fit();
         }
@@ -267,15 +312,16 @@ mod tests {
             commits: scarce(3),
             ..Rates::UNBOUNDED
         });
-        let (alice, bob) = (Did::from("did:key:zAlice"), Did::from("did:key:zBob"));
+        let of = |did: &str| Payer::Principal(Some(Did::from(did)));
+        let (alice, bob) = (of("did:key:zAlice"), of("did:key:zBob"));
         for _ in 0..3 {
             limits
-                .pace(Metered::Commit, Some(&alice), &statistics, || ())
+                .pace(Metered::Commit, &alice, &statistics, || ())
                 .await
                 .expect("within the burst");
         }
         let refusal = limits
-            .pace(Metered::Commit, Some(&alice), &statistics, || ())
+            .pace(Metered::Commit, &alice, &statistics, || ())
             .await
             .expect_err("the bucket is empty and nothing may wait");
         let wire = refusal.to_wire();
@@ -287,11 +333,11 @@ mod tests {
         assert!(refusal.to_open_error().retriable);
         // Others, and other kinds, are none of it.
         limits
-            .pace(Metered::Commit, Some(&bob), &statistics, || ())
+            .pace(Metered::Commit, &bob, &statistics, || ())
             .await
             .expect("bob's own bucket");
         limits
-            .pace(Metered::Query, Some(&alice), &statistics, || ())
+            .pace(Metered::Query, &alice, &statistics, || ())
             .await
             .expect("no limit");
         assert_eq!(
@@ -313,11 +359,20 @@ mod tests {
         });
         for _ in 0..5 {
             limits
-                .pace(Metered::Query, None, &statistics, || ())
+                .pace(Metered::Query, &Payer::Principal(None), &statistics, || ())
                 .await
                 .expect("it waits");
         }
         let rates = statistics.rates();
         assert!(rates.paced >= 1 && rates.queries_refused == 0, "{rates:?}");
+    }
+
+    #[test]
+    fn an_address_is_charged_for_its_network() {
+        let payer = |address: &str| Payer::address(Some(address.parse().expect("an address")));
+        assert_eq!(payer("2001:db8::1"), payer("2001:db8::ffff:2"));
+        assert_ne!(payer("2001:db8::1"), payer("2001:db8:0:1::1"));
+        assert_eq!(payer("::ffff:192.0.2.1"), payer("192.0.2.1"));
+        assert_ne!(payer("192.0.2.1"), payer("192.0.2.2"));
     }
 }

@@ -34,6 +34,10 @@ pub(crate) struct Registry {
     owed: BTreeSet<Slot>,
     /// Detached records by the time they die (SRV-312).
     expiring: BTreeSet<(u64, Slot)>,
+    /// Records of each principal, attached or not.
+    held: FxHashMap<Option<Did>, usize>,
+    /// Records that have died and nobody has counted yet.
+    expired: usize,
     attached: usize,
     /// Records that read by lease (SRV-607).
     keyed: usize,
@@ -50,6 +54,8 @@ pub(crate) struct OpenRequest<'a> {
     pub(crate) acting_principal: Option<Did>,
     pub(crate) read_ceiling: Option<ReadCeiling>,
     pub(crate) connection: &'a Arc<Connection>,
+    /// Records the principal may have here.
+    pub(crate) most: usize,
 }
 
 /// The outcome of an open.
@@ -72,6 +78,8 @@ pub(crate) enum OpenRefusal {
     Bound { session: SessionId, principal: Did },
     #[error("session {session} resume token is no longer valid")]
     StaleToken { session: SessionId },
+    #[error("this principal has {most} sessions in the space, kept ones included, and may have no more")]
+    TooMany { most: usize },
 }
 
 impl OpenRefusal {
@@ -80,6 +88,8 @@ impl OpenRefusal {
         match &self {
             OpenRefusal::Bound { .. } => WireError::authorization(self.to_string()),
             OpenRefusal::StaleToken { .. } => WireError::session_revoked(self.to_string()),
+            // Those without a connection die soon: the client comes back on a fresh one (SRV-324).
+            OpenRefusal::TooMany { .. } => WireError::authorization(self.to_string()).retriable(),
         }
     }
 }
@@ -92,6 +102,8 @@ impl Registry {
             tracking: FxHashMap::default(),
             owed: BTreeSet::new(),
             expiring: BTreeSet::new(),
+            held: FxHashMap::default(),
+            expired: 0,
             attached: 0,
             keyed: 0,
             next: 1,
@@ -117,6 +129,8 @@ impl Registry {
             order,
         };
         let Some(slot) = self.by_id.get(&session_id).copied() else {
+            self.require_room(&request.principal, request.most)?;
+            *self.held.entry(request.principal.clone()).or_default() += 1;
             let token = SessionToken::from(identifiers.uuid());
             let slot = Slot(order);
             let session = Session {
@@ -171,6 +185,16 @@ impl Registry {
         if request.token.as_ref() != Some(&session.token) {
             return Err(OpenRefusal::StaleToken { session: session_id });
         }
+        let claims = session.principal.is_none() && request.principal.is_some();
+        if claims {
+            self.require_room(&request.principal, request.most)?;
+            self.let_go(&None);
+            *self.held.entry(request.principal.clone()).or_default() += 1;
+        }
+        let session = self
+            .sessions
+            .get_mut(&slot)
+            .expect("by_id names live records only");
         let displaced = match &session.attachment {
             Attachment::Attached { connection, .. } if !Arc::ptr_eq(connection, request.connection) => {
                 Some((Arc::clone(connection), session.incarnation))
@@ -194,6 +218,23 @@ impl Registry {
         };
         self.set_attachment(slot, attachment);
         Ok(opened)
+    }
+
+    fn require_room(&self, principal: &Option<Did>, most: usize) -> Result<(), OpenRefusal> {
+        match self.held.get(principal) {
+            Some(held) if *held >= most => Err(OpenRefusal::TooMany { most }),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// A record of `principal` is gone.
+    fn let_go(&mut self, principal: &Option<Did>) {
+        if let Some(held) = self.held.get_mut(principal) {
+            *held -= 1;
+            if *held == 0 {
+                self.held.remove(principal);
+            }
+        }
     }
 
     fn set_attachment(&mut self, slot: Slot, attachment: Attachment) {
@@ -361,6 +402,7 @@ impl Registry {
     pub(crate) fn remove(&mut self, slot: Slot) -> Option<Session> {
         let session = *self.sessions.remove(&slot)?;
         self.by_id.remove(&session.id);
+        self.let_go(&session.principal);
         self.owed.remove(&slot);
         self.keyed -= usize::from(session.lease_reads);
         match session.attachment {
@@ -398,16 +440,19 @@ impl Registry {
         dropped
     }
 
-    /// Drops detached records whose time has come. Returns how many.
-    pub(crate) fn expire(&mut self, now: u64) -> usize {
-        let mut dropped = 0;
+    /// Drops detached records whose time has come.
+    pub(crate) fn expire(&mut self, now: u64) {
         while let Some(&(expires_at, slot)) = self.expiring.first()
             && now >= expires_at
         {
             self.remove(slot);
-            dropped += 1;
+            self.expired += 1;
         }
-        dropped
+    }
+
+    /// How many records have died since this was asked last.
+    pub(crate) fn take_expired(&mut self) -> usize {
+        std::mem::take(&mut self.expired)
     }
 
     /// Gives back the room that sessions which are gone have left in the maps. Looks at every tracked instance: for the
@@ -419,6 +464,9 @@ impl Registry {
         if is_spare(self.sessions.capacity(), self.sessions.len()) {
             self.sessions.shrink_to_fit();
             self.by_id.shrink_to_fit();
+        }
+        if is_spare(self.held.capacity(), self.held.len()) {
+            self.held.shrink_to_fit();
         }
         if is_spare(self.tracking.capacity(), self.tracking.len()) {
             self.tracking.shrink_to_fit();

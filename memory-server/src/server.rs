@@ -3,6 +3,7 @@
 
 use memory_engine::sync::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -26,7 +27,7 @@ use crate::config::{ServerConfig, Stores};
 use crate::connection::Connection;
 use crate::error::ServerError;
 use crate::outbound::Closing;
-use crate::rates::{Metered, RateLimits, RateStats, TooFast};
+use crate::rates::{Metered, Payer, RateLimits, RateStats, TooFast};
 use crate::serving_plane::{AdmittedCommit, DemandReason, Observer};
 use crate::space::{PendingFrame, Space};
 use crate::statistics::{AclStats, SessionEnd, Statistics, Timed, WorkStats};
@@ -163,10 +164,23 @@ impl Server {
         }
         let paced = self
             .rates
-            .pace(what, principal, &self.statistics, || connection.hold_back())
+            .pace(
+                what,
+                &Payer::Principal(principal.cloned()),
+                &self.statistics,
+                || connection.hold_back(),
+            )
             .await;
         connection.go_on();
         paced
+    }
+
+    /// Waits until somebody at this address may upload once more, unless that would take too long.
+    pub(crate) async fn pace_upload(&self, peer: Option<IpAddr>) -> Result<(), TooFast> {
+        let payer = Payer::address(peer);
+        self.rates
+            .pace(Metered::Upload, &payer, &self.statistics, || ())
+            .await
     }
 
     /// Connections that are open, or ending.
@@ -366,9 +380,9 @@ impl Server {
         for space in self.open_spaces() {
             let expired = {
                 let mut registry = space.registry.lock();
-                let expired = registry.expire(now);
+                registry.expire(now);
                 registry.give_back();
-                expired
+                registry.take_expired()
             };
             self.statistics.count_ends(SessionEnd::Expired, expired);
         }

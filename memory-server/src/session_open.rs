@@ -17,10 +17,10 @@ use crate::evaluate;
 use crate::leases::ElsewhereLeases;
 use crate::prepared_view::PreparedView;
 use crate::rates::{Metered, TooFast};
-use crate::registry::{OpenRequest, Opened};
+use crate::registry::{OpenRefusal, OpenRequest, Opened};
 use crate::server::Server;
 use crate::space::Space;
-use crate::statistics;
+use crate::statistics::{self, HoldLimit};
 use crate::views::Views;
 use crate::watches::WatchSet;
 
@@ -236,6 +236,11 @@ fn register(
     let descriptor = &request.session;
     let seen = descriptor.seen_seq.map_or(Seq(0), seen_seq);
     let config = server.config();
+    // The process itself has as many as it serves.
+    let most = match connection.outbound.is_loopback() || principal.as_ref() == Some(&config.audience) {
+        true => usize::MAX,
+        false => config.limits.sessions_per_principal,
+    };
     let opened = space
         .registry
         .lock()
@@ -249,11 +254,17 @@ fn register(
                 acting_principal,
                 read_ceiling: descriptor.read_ceiling.clone(),
                 connection,
+                most,
             },
             config.clock.monotonic_ms(),
             &*config.identifiers,
         )
-        .map_err(|refusal| refusal.into_wire())?;
+        .map_err(|refusal| {
+            if let OpenRefusal::TooMany { .. } = refusal {
+                server.statistics().count_limit(HoldLimit::Sessions);
+            }
+            refusal.into_wire()
+        })?;
     if let Some((old, incarnation)) = &opened.displaced {
         displace(space, old, &opened, *incarnation, seen);
     }

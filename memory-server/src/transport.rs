@@ -17,6 +17,7 @@ use memory_wire::error::SocketClose;
 use memory_wire::message::{ClientMessage, parse_client_message};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
+use tokio_tungstenite::tungstenite::{self, error::ProtocolError};
 
 use crate::connection::{Connection, Negotiation};
 use crate::listener::Line;
@@ -334,12 +335,19 @@ impl Reader<'_> {
         if self.connection.is_over_its_allowance() {
             return Closing::Now(SocketClose::NegotiationBuffer);
         }
-        // The library reports an oversized message as a capacity error; everything else is a dead socket.
-        if error.to_string().contains("too long") || error.to_string().contains("too big") {
-            Closing::Now(SocketClose::MessageTooLarge)
-        } else {
-            Closing::PeerGone
-        }
+        fault_of(error).map_or(Closing::PeerGone, Closing::Now)
+    }
+}
+
+/// What the peer did against the protocol, as the library beneath has noticed; `None` when the socket merely died.
+fn fault_of(error: axum::Error) -> Option<SocketClose> {
+    match *error.into_inner().downcast::<tungstenite::Error>().ok()? {
+        tungstenite::Error::Capacity(_) => Some(SocketClose::MessageTooLarge),
+        tungstenite::Error::Utf8(_) => Some(SocketClose::InvalidText),
+        // Networks do that.
+        tungstenite::Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => None,
+        tungstenite::Error::Protocol(_) | tungstenite::Error::AttackAttempt => Some(SocketClose::BadFrame),
+        _ => None,
     }
 }
 

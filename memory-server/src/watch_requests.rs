@@ -25,7 +25,7 @@ use crate::registry::Slot;
 use crate::server::Server;
 use crate::serving_plane::DemandReason;
 use crate::spans;
-use crate::statistics::{SessionLimit, SlowOperation, SlowQuery};
+use crate::statistics::{HoldLimit, SlowOperation, SlowQuery};
 use crate::views::Views;
 use crate::watches::{WatchSet, queries_by_branch};
 
@@ -243,7 +243,7 @@ impl Job {
         if watches <= most {
             return Ok(());
         }
-        self.server.statistics().count_limit(SessionLimit::Watches);
+        self.server.statistics().count_limit(HoldLimit::Watches);
         Err(WireError::protocol(format!(
             "{} would give the session {watches} watches, at most {most} are allowed",
             self.change.as_str()
@@ -256,9 +256,7 @@ impl Job {
         if documents <= most {
             return Ok(());
         }
-        self.server
-            .statistics()
-            .count_limit(SessionLimit::TrackedDocuments);
+        self.server.statistics().count_limit(HoldLimit::TrackedDocuments);
         Err(WireError::protocol(format!(
             "{} would make the session track {documents} documents, at most {most} are allowed",
             self.change.as_str()

@@ -293,6 +293,8 @@ async fn limits_are_advertised_to_whoever_asks_and_to_nobody_else() {
         json!({ "perSecond": 3, "burst": 5 })
     );
     assert!(answer["limits"]["rates"]["opens"].is_null());
+    assert!(answer["limits"]["rates"]["uploads"].is_null());
+    assert_eq!(answer["limits"]["maxSessionsPerPrincipal"], 1024);
     let plain = running.client().await.request(&hello()).await;
     assert!(plain["limits"].is_null(), "{plain}");
     let (_, meta) = running.get("/api/meta").await;

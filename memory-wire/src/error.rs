@@ -48,6 +48,10 @@ pub enum SocketClose {
     NoHello,
     /// No session was opened, and others need the place.
     Unused,
+    /// What came is no frame of a WebSocket, or not where it may stand.
+    BadFrame,
+    /// A text frame that is not UTF-8.
+    InvalidText,
 }
 
 impl SocketClose {
@@ -55,8 +59,9 @@ impl SocketClose {
     pub fn code(self) -> u16 {
         match self {
             SocketClose::GoingAway | SocketClose::NoPong => 1001,
-            SocketClose::NotMemoryProtocol | SocketClose::NoHello => 1002,
+            SocketClose::NotMemoryProtocol | SocketClose::NoHello | SocketClose::BadFrame => 1002,
             SocketClose::BinaryFrame => 1003,
+            SocketClose::InvalidText => 1007,
             SocketClose::SetupFailure | SocketClose::ReceiveFailure => 1011,
             SocketClose::NegotiationBuffer | SocketClose::MessageTooLarge => 1009,
             SocketClose::OutboundBuffer | SocketClose::Unused => 1013,
@@ -77,6 +82,8 @@ impl SocketClose {
             SocketClose::OutboundBuffer => "Memory websocket outbound buffer exceeded",
             SocketClose::NoHello => "Memory websocket expects a hello",
             SocketClose::Unused => "Memory websocket opened no session",
+            SocketClose::BadFrame => "Memory websocket expects well-formed frames",
+            SocketClose::InvalidText => "Memory websocket expects UTF-8",
         }
     }
 }

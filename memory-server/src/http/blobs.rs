@@ -1,10 +1,12 @@
 //! Blob upload and download (SRV-121, SRV-122, ENG-1100): a blob is a content-addressed document whose value is its
 //! type and bytes. Uploads are unauthenticated and go through the direct-write path.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::body::{Body, Bytes};
-use axum::extract::{Path, State};
+use axum::extract::{ConnectInfo, Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
@@ -27,33 +29,44 @@ struct Upload {
     bytes: Arc<[u8]>,
 }
 
+/// Where a request comes from, if the host tells.
+type Peer = Option<Extension<ConnectInfo<SocketAddr>>>;
+
 pub(crate) async fn upload(
     State(server): State<Arc<Server>>,
     Path(space): Path<String>,
+    peer: Peer,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    store(&server, &space, None, &headers, body).await
+    store(&server, &space, None, peer, &headers, body).await
 }
 
 pub(crate) async fn upload_named(
     State(server): State<Arc<Server>>,
     Path((space, name)): Path<(String, String)>,
+    peer: Peer,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    store(&server, &space, Some(&name), &headers, body).await
+    store(&server, &space, Some(&name), peer, &headers, body).await
 }
 
 async fn store(
     server: &Arc<Server>,
     space: &str,
     name: Option<&str>,
+    peer: Peer,
     headers: &HeaderMap,
     body: Body,
 ) -> Response {
     if !is_space_did(space) {
         return unread(StatusCode::BAD_REQUEST, "Invalid space DID");
+    }
+    let address = peer.map(|Extension(ConnectInfo(peer))| peer.ip());
+    if let Err(too_fast) = server.pace_upload(address).await {
+        // Before anything of it is read.
+        return closing(too_fast.to_http());
     }
     let limits = &server.config().limits;
     let patience = limits.patience_with(limits.max_blob);
@@ -102,7 +115,11 @@ async fn store(
 
 /// A refusal before the body was read to its end: the connection cannot carry another request, and says so.
 fn unread(status: StatusCode, text: &'static str) -> Response {
-    (status, [(header::CONNECTION, "close")], text).into_response()
+    closing((status, text))
+}
+
+fn closing(refusal: impl IntoResponse) -> Response {
+    ([(header::CONNECTION, "close")], refusal).into_response()
 }
 
 pub(crate) async fn download(

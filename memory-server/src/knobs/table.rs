@@ -211,11 +211,25 @@ pub const KNOBS: &[Knob] = &[
         "Reads (`graph.query`, `entity-id.*`, `sqlite.*`, `session.watch.*`) one principal may make at once after a rest."
     ),
     knob!(
+        "rates.uploads_per_second",
+        PER_SECOND,
+        ["MEMORY_RATE_UPLOADS"],
+        rates.uploads.per_second,
+        "Blob uploads from one address (of version 6: from one network of 64 bits) per second, because nobody signs them; 0 or `off` is no limit. Behind a proxy all come from its address."
+    ),
+    knob!(
+        "rates.uploads_burst",
+        BURST,
+        ["MEMORY_RATE_UPLOADS_BURST"],
+        rates.uploads.burst,
+        "Blob uploads one address may make at once after a rest."
+    ),
+    knob!(
         "rates.patience",
         DURATION,
         ["MEMORY_RATE_PATIENCE"],
         rates.patience,
-        "Longest time a request above its rate is held back before it is refused with `RateLimitedError` (an open: retriable `AuthorizationError`)."
+        "Longest time a request above its rate is held back before it is refused with `RateLimitedError` (an open: retriable `AuthorizationError`; an upload: 429)."
     ),
     knob!(
         "limits.refresh_delay",
@@ -265,6 +279,13 @@ pub const KNOBS: &[Knob] = &[
         ["MEMORY_DETACHED_SESSIONS"],
         limits.detached_sessions,
         "Sessions of one space that keep their state without a connection; beyond it those that have waited longest are forgotten."
+    ),
+    knob!(
+        "limits.sessions_per_principal",
+        SOME,
+        ["MEMORY_SESSIONS_PER_PRINCIPAL"],
+        limits.sessions_per_principal,
+        "Sessions of one principal in one space, those without a connection included; a further open is refused with a retriable `AuthorizationError`. The server's own are not counted."
     ),
     knob!(
         "limits.max_inbound_message",

@@ -123,9 +123,9 @@ rows! {
     PushFollowers = "memory_push_followers_total" [];
     /// Passes that had both groups.
     PushMixed = "memory_push_mixed_passes_total" [];
-    /// Requests above their principal's rate, by kind (commit, open, query) and outcome: paced, which waited and went on, or refused.
+    /// Requests above the rate of their principal, or of their address, by kind (commit, open, query, upload) and outcome: paced, which waited and went on, or refused.
     RateLimited = "memory_rate_limited_total" ["kind", "outcome"];
-    /// Requests refused because a session would hold too much, by limit: watches, tracked_documents.
+    /// Requests refused because a session, or a principal, would hold too much, by limit: watches, tracked_documents, sessions.
     LimitRefusals = "memory_limit_refusals_total" ["limit"];
     /// HTTP answers, by route and status.
     HttpResponses = "memory_http_responses_total" ["route", "status"];

@@ -96,6 +96,7 @@ impl Statistics {
             commits_refused: count(Metered::Commit, RateOutcome::Refused),
             opens_refused: count(Metered::Open, RateOutcome::Refused),
             queries_refused: count(Metered::Query, RateOutcome::Refused),
+            uploads_refused: count(Metered::Upload, RateOutcome::Refused),
             paced: Metered::ALL
                 .iter()
                 .map(|what| count(*what, RateOutcome::Paced))

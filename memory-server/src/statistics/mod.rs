@@ -21,7 +21,7 @@ use crate::metrics::{Census, Counter, Histogram, Metrics};
 use crate::rates::{Metered, RateOutcome};
 
 pub use figures::{AclStats, PushStats, WorkStats};
-pub(crate) use outcomes::{Opening, SessionEnd, SessionLimit, TurnedAway, Verdict};
+pub(crate) use outcomes::{HoldLimit, Opening, SessionEnd, TurnedAway, Verdict};
 use outcomes::{SOCKET_CLOSES, close_label};
 use slow_queries::SlowQueries;
 pub use slow_queries::{SlowOperation, SlowQuery};
@@ -96,7 +96,7 @@ impl Statistics {
                     .add(Counter::RateLimited, &[what.label(), outcome.label()], 0);
             }
         }
-        for limit in [SessionLimit::Watches, SessionLimit::TrackedDocuments] {
+        for limit in HoldLimit::ALL {
             self.metrics.add(Counter::LimitRefusals, &[limit.label()], 0);
         }
         for class in [CommitClass::Authored, CommitClass::Derived, CommitClass::System] {
@@ -256,8 +256,8 @@ impl Statistics {
             .count(Counter::RateLimited, &[what.label(), outcome.label()]);
     }
 
-    /// A request was refused because its session would hold too much.
-    pub(crate) fn count_limit(&self, limit: SessionLimit) {
+    /// A request was refused because its session, or its principal, would hold too much.
+    pub(crate) fn count_limit(&self, limit: HoldLimit) {
         self.metrics.count(Counter::LimitRefusals, &[limit.label()]);
     }
 

@@ -70,18 +70,27 @@ impl SessionEnd {
     }
 }
 
-/// A bound of what one session may hold.
+/// A bound of what one session, or all of one principal, may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SessionLimit {
+pub(crate) enum HoldLimit {
     Watches,
     TrackedDocuments,
+    /// Of one principal in one space.
+    Sessions,
 }
 
-impl SessionLimit {
+impl HoldLimit {
+    pub(super) const ALL: &'static [HoldLimit] = &[
+        HoldLimit::Watches,
+        HoldLimit::TrackedDocuments,
+        HoldLimit::Sessions,
+    ];
+
     pub(super) fn label(self) -> &'static str {
         match self {
-            SessionLimit::Watches => "watches",
-            SessionLimit::TrackedDocuments => "tracked_documents",
+            HoldLimit::Watches => "watches",
+            HoldLimit::TrackedDocuments => "tracked_documents",
+            HoldLimit::Sessions => "sessions",
         }
     }
 }
@@ -117,6 +126,8 @@ pub(super) const SOCKET_CLOSES: &[SocketClose] = &[
     SocketClose::OutboundBuffer,
     SocketClose::NoHello,
     SocketClose::Unused,
+    SocketClose::BadFrame,
+    SocketClose::InvalidText,
 ];
 
 pub(super) fn close_label(close: SocketClose) -> &'static str {
@@ -132,5 +143,7 @@ pub(super) fn close_label(close: SocketClose) -> &'static str {
         SocketClose::OutboundBuffer => "outbound_buffer",
         SocketClose::NoHello => "no_hello",
         SocketClose::Unused => "unused",
+        SocketClose::BadFrame => "bad_frame",
+        SocketClose::InvalidText => "invalid_text",
     }
 }

@@ -5,6 +5,7 @@
 mod access_list;
 mod exhaustion;
 mod forged;
+mod greedy;
 mod instances;
 mod neighbours;
 mod opens;

@@ -146,6 +146,7 @@ fn a_bound_of_nothing_is_refused_where_nothing_would_work() {
         "limits.outbound_stall",
         "limits.read_buffer",
         "limits.request_head",
+        "limits.sessions_per_principal",
         "limits.sweep_interval",
         "limits.unopened_bytes",
         "limits.unopened_sockets",

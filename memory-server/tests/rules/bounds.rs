@@ -325,3 +325,36 @@ async fn srv_403_a_request_in_flight_when_its_session_is_revoked_is_told_so() {
         "Session was revoked while the request was in flight"
     );
 }
+
+/// SRV-308: the bound is on what comes from outside. Loopback connections, and the server's own key over a socket, are the
+/// process itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn srv_308_the_process_has_as_many_sessions_as_it_serves() {
+    let mut config = config();
+    config.limits.sessions_per_principal = 1;
+    let running = Running::production(config).await;
+    let mut service = loopback::connect(&running.server).expect("open");
+    service.send(hello()).await.expect("open");
+    let mut told = json(&service.recv().await.expect("hello.ok"));
+    for n in 0..3 {
+        let holder = if n == 0 { &told } else { &told["ok"] };
+        let opening = json!({
+            "type": "session.open", "requestId": "o", "space": SPACE, "session": { "sessionId": format!("svc-{n}") },
+            "invocation": {
+                "aud": "did:key:z6Mk-audience", "iss": "did:key:service",
+                "challenge": holder["sessionOpen"]["challenge"]["value"],
+            },
+            "authorization": {},
+        });
+        service.send(frame(&opening)).await.expect("open");
+        told = json(&service.recv().await.expect("answered"));
+        assert!(told["ok"].is_object(), "{told}");
+    }
+    for (issuer, admitted) in [("did:key:z6Mk-audience", 3), ("did:key:other", 1)] {
+        for n in 0..3 {
+            let mut peer = running.client().await;
+            let opened = open_on(&mut peer, SPACE, &format!("{issuer}-{n}"), issuer, None).await;
+            assert_eq!(opened["ok"].is_object(), n < admitted, "{issuer} {n}: {opened}");
+        }
+    }
+}

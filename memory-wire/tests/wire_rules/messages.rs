@@ -69,6 +69,12 @@ fn wire_702_closes_carry_the_codes_and_reasons_of_the_list() {
             1009,
             "Memory websocket negotiation buffer exceeded",
         ),
+        (
+            SocketClose::BadFrame,
+            1002,
+            "Memory websocket expects well-formed frames",
+        ),
+        (SocketClose::InvalidText, 1007, "Memory websocket expects UTF-8"),
     ] {
         assert_eq!((close.code(), close.reason()), (code, reason));
     }
