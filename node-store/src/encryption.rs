@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
-use crate::backend::{Database, ReadView};
+use crate::backend::{Database, Durability, ReadView};
 use crate::column::{Column, ColumnSet};
 use crate::cursor::{Row, RowCursor};
 use crate::error::{Hex, StoreError};
@@ -73,6 +73,19 @@ impl Keys {
         Ok(stored)
     }
 
+    /// Refuses a store whose values this key does not open. The reference implementation keeps no version row, and a key
+    /// that is wrong must not be made the right one by writing such a row with it.
+    fn require_first_row_opens(&self, store: &impl Database) -> Result<(), StoreError> {
+        for column in store.columns().iter() {
+            let mut rows = store.cursor(column, &KeyRange::all(), Direction::Ascending)?;
+            rows.advance()?;
+            if let Some(row) = rows.row() {
+                return self.open(column, row.key, row.value, &mut Vec::new());
+            }
+        }
+        Ok(())
+    }
+
     /// Decrypts into `plain`, whose old content goes.
     fn open(&self, column: Column, key: &[u8], stored: &[u8], plain: &mut Vec<u8>) -> Result<(), StoreError> {
         let refuse = |reason: String| StoreError::Ciphertext {
@@ -127,8 +140,9 @@ fn version_row() -> key::Generic {
 }
 
 impl<D: Database> Encrypted<D> {
-    /// Wraps an opened backend. The version in force is read from it (and written to a new one), so a wrong master key is
-    /// found here.
+    /// Wraps an opened backend. The version in force is read from it, and written to one that has none, so that a wrong
+    /// master key is found here: by that row, or where there is none yet by the first row there is. A store with plain
+    /// values is refused for the same reason; one that is opened again is only read.
     pub fn new(inner: D, master: MasterKey) -> Result<Self, StoreError> {
         let keys = Keys {
             master,
@@ -151,18 +165,21 @@ impl<D: Database> Encrypted<D> {
                     }
                 }
             }
-            None => 1,
+            None => {
+                keys.require_first_row_opens(&inner)?;
+                let first = keys.seal(1, random_nonce()?, &[1])?;
+                match inner.put(Column::Generic, &row, &first) {
+                    Ok(()) | Err(StoreError::ReadOnly { .. }) => 1,
+                    Err(error) => return Err(error),
+                }
+            }
         };
-        let encrypted = Encrypted {
+        Ok(Encrypted {
             inner,
             keys,
             version: AtomicU8::new(version),
             rotating: Mutex::new(()),
-        };
-        match encrypted.store_version(version) {
-            Ok(()) | Err(StoreError::ReadOnly { .. }) => Ok(encrypted),
-            Err(error) => Err(error),
-        }
+        })
     }
 
     /// The version that values are written under now.
@@ -325,6 +342,14 @@ impl<D: Database> Database for Encrypted<D> {
 
     fn unknown_columns(&self) -> &[String] {
         self.inner.unknown_columns()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.inner.is_read_only()
+    }
+
+    fn durability(&self) -> Durability {
+        self.inner.durability()
     }
 
     fn put(&self, column: Column, key: &[u8], value: &[u8]) -> Result<(), StoreError> {

@@ -65,6 +65,11 @@ impl Store {
         self.database.columns()
     }
 
+    /// Whether it was opened for reading only.
+    pub fn is_read_only(&self) -> bool {
+        self.database.is_read_only()
+    }
+
     /// Stages typed rows that are written together.
     pub fn batch(&self) -> StoreBatch<Store> {
         StoreBatch::over(self.clone())

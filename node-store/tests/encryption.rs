@@ -94,3 +94,58 @@ fn node_17_over_every_backend_on_disk_the_current_version_is_found_again() {
         );
     }
 }
+
+#[test]
+fn node_17_a_store_that_is_opened_again_is_only_read_so_that_it_opens_on_a_full_disk() {
+    let plan = Plan::new();
+    let disk = Arc::new(Faulty {
+        inner: MemoryBackend::new(),
+        plan: plan.clone(),
+    });
+    let store = Encrypted::new(disk.clone(), support::master_key()).unwrap();
+    store.rotate().unwrap();
+    // No write succeeds from here on.
+    plan.die(1, false);
+    let again = Encrypted::new(disk.clone(), support::master_key()).unwrap();
+    assert_eq!((again.key_version(), plan.calls()), (2, 0));
+    assert!(again.put(Column::State, b"k", b"v").is_err());
+    plan.sound();
+    // A rotation that could not be written down did not happen.
+    plan.die(1, false);
+    assert!(again.rotate().is_err());
+    assert_eq!(again.key_version(), 2);
+}
+
+#[test]
+fn node_17_a_wrong_key_is_refused_also_where_no_version_is_written_down() {
+    // As the reference leaves it: values of the right key, and no row that tells the version.
+    let disk = Arc::new(MemoryBackend::new());
+    let store = Encrypted::new(disk.clone(), support::master_key()).unwrap();
+    store.put(Column::UnifiedOp, b"k", b"value").unwrap();
+    disk.delete_range(Column::Generic, &KeyRange::all()).unwrap();
+    let wrong = || MasterKey::new(vec![8; 32]).unwrap();
+    let refused = Encrypted::new(disk.clone(), wrong()).err().expect("a wrong key");
+    assert!(matches!(refused, StoreError::Ciphertext { .. }), "{refused}");
+    // The right key was not locked out by the wrong one.
+    let store = Encrypted::new(disk.clone(), support::master_key()).unwrap();
+    assert_eq!(store.get(Column::UnifiedOp, b"k").unwrap().unwrap(), b"value");
+    assert!(Encrypted::new(disk, wrong()).is_err());
+
+    // Values that nobody encrypted are not taken for a store of this kind, and stay readable.
+    let plain = Arc::new(MemoryBackend::new());
+    plain.put(Column::Meta, b"k", &[b'v'; 64]).unwrap();
+    assert!(Encrypted::new(plain.clone(), wrong()).is_err());
+    assert!(!plain.has(Column::Generic, &KEY_VERSION_ROW).unwrap());
+    assert_eq!(plain.get(Column::Meta, b"k").unwrap().unwrap(), [b'v'; 64]);
+}
+
+/// `at-rest-version`, padded, and an empty fragment.
+const KEY_VERSION_ROW: [u8; 48] = {
+    let mut row = [0; 48];
+    let (mut at, scope) = (0, *b"at-rest-version");
+    while at < scope.len() {
+        row[at] = scope[at];
+        at += 1;
+    }
+    row
+};

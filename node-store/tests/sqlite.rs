@@ -215,3 +215,34 @@ fn node_20_node_25_missing_columns_are_made_at_opening_and_unknown_ones_are_kept
         .unwrap();
     assert_eq!(kept, 1);
 }
+
+#[test]
+fn node_20_one_file_under_two_names_is_still_one_store() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, link) = (
+        directory.path().join("node.sqlite"),
+        directory.path().join("link.sqlite"),
+    );
+    let other = directory.path().join("other");
+    std::os::unix::fs::symlink(directory.path(), &other).unwrap();
+    let store = SqliteBackend::open(&path, &options()).unwrap();
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    for name in [&path, &link, &other.join("node.sqlite")] {
+        let refused = SqliteBackend::open(name, &options()).err().expect("open already");
+        assert!(matches!(refused, StoreError::Locked { .. }), "{refused}");
+    }
+    drop(store);
+    // Nor is it another one when it is made under the second name.
+    std::fs::remove_file(&path).unwrap();
+    let store = SqliteBackend::open(other.join("node.sqlite"), &options()).unwrap();
+    assert!(matches!(
+        SqliteBackend::open(&path, &options()),
+        Err(StoreError::Locked { .. })
+    ));
+    drop(store);
+    let refused = SqliteBackend::open(directory.path(), &options()).err().unwrap();
+    assert!(
+        refused.to_string().ends_with("not a node store: a directory"),
+        "{refused}"
+    );
+}

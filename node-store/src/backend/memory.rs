@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-use super::{Database, ReadView};
+use super::{Database, Durability, ReadView};
 use crate::column::{Column, ColumnSet};
 use crate::cursor::{Row, RowCursor};
 use crate::error::StoreError;
@@ -128,6 +128,15 @@ impl Database for MemoryBackend {
 
     fn columns(&self) -> ColumnSet {
         self.columns
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn durability(&self) -> Durability {
+        // It outlives nothing, so that nothing lags behind anything.
+        Durability::Full
     }
 
     fn put(&self, column: Column, key: &[u8], value: &[u8]) -> Result<(), StoreError> {

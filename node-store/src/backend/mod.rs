@@ -55,6 +55,13 @@ pub trait Database: ReadView + 'static {
         &[]
     }
 
+    /// Whether every write is refused with [`StoreError::ReadOnly`]. Another process may be writing then, so nothing beside
+    /// the store may be changed either.
+    fn is_read_only(&self) -> bool;
+
+    /// What survives what.
+    fn durability(&self) -> Durability;
+
     /// Gives a key a value.
     fn put(&self, column: Column, key: &[u8], value: &[u8]) -> Result<(), StoreError>;
 
@@ -134,6 +141,14 @@ impl<D: Database + ?Sized> Database for std::sync::Arc<D> {
 
     fn unknown_columns(&self) -> &[String] {
         (**self).unknown_columns()
+    }
+
+    fn is_read_only(&self) -> bool {
+        (**self).is_read_only()
+    }
+
+    fn durability(&self) -> Durability {
+        (**self).durability()
     }
 
     fn put(&self, column: Column, key: &[u8], value: &[u8]) -> Result<(), StoreError> {

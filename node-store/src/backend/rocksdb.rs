@@ -255,6 +255,14 @@ impl Database for RocksBackend {
         &self.unknown
     }
 
+    fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    fn durability(&self) -> Durability {
+        self.durability
+    }
+
     fn put(&self, column: Column, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
         self.require_writable("put")?;
         self.db

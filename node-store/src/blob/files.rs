@@ -23,9 +23,11 @@ pub(super) enum Found {
 }
 
 impl ChunkFiles {
-    pub(super) fn open(directory: PathBuf) -> Result<Self, StoreError> {
-        fs::create_dir_all(&directory)
-            .map_err(|cause| StoreError::file(&directory, "create directory", cause))?;
+    pub(super) fn open(directory: PathBuf, create: bool) -> Result<Self, StoreError> {
+        if create {
+            fs::create_dir_all(&directory)
+                .map_err(|cause| StoreError::file(&directory, "create directory", cause))?;
+        }
         Ok(ChunkFiles {
             directory,
             unfinished: AtomicU64::new(0),

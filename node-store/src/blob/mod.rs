@@ -23,6 +23,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use self::files::ChunkFiles;
+use crate::backend::Durability;
 use crate::error::StoreError;
 use crate::id::BlobId;
 use crate::key;
@@ -50,9 +51,11 @@ struct InFlight {
 }
 
 impl BlobStore {
-    /// The blobs of a store, with their files in a directory of its own; created if absent.
+    /// The blobs of a store, with their files in a directory of its own; created if absent. Open it once and clone it: only
+    /// clones know which files of the others are not counted yet. Over a store that is opened read-only nothing in the
+    /// directory is changed, because the process that writes the store may be at work there.
     pub fn open(store: Store, directory: impl Into<PathBuf>) -> Result<Self, StoreError> {
-        let files = Arc::new(ChunkFiles::open(directory.into())?);
+        let files = Arc::new(ChunkFiles::open(directory.into(), !store.is_read_only())?);
         Ok(BlobStore {
             store,
             files,
@@ -86,6 +89,7 @@ impl BlobStore {
     /// Takes one owner off a blob and its chunks. What nobody owns any more goes, row first and file then. An unknown
     /// blob takes its orphan file, if there is one, with it.
     pub fn delete(&self, blob_id: BlobId) -> Result<(), StoreError> {
+        self.require_writable("delete blob")?;
         if !self.has(blob_id)? {
             let ledger = self.ledger.lock();
             if !ledger.chunks.contains_key(&blob_id) && !self.has(blob_id)? {
@@ -94,6 +98,22 @@ impl BlobStore {
             return Ok(());
         }
         self.settle(ReferenceChange::new().releasing(blob_id))
+    }
+
+    fn require_writable(&self, operation: &'static str) -> Result<(), StoreError> {
+        if self.store.is_read_only() {
+            Err(StoreError::ReadOnly { operation })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Makes rows that were removed stay removed, also after a power cut: a file may go only then.
+    fn make_removals_durable(&self) -> Result<(), StoreError> {
+        match self.store.database().durability() {
+            Durability::Full => Ok(()),
+            Durability::Process => self.store.flush(),
+        }
     }
 }
 

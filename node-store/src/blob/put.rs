@@ -22,6 +22,7 @@ pub struct StagedBlob {
 impl BlobStore {
     /// Writes a stream's chunk files without counting them, so that a stream which fails midway leaves no count behind.
     pub fn stage(&self, mut source: impl Read) -> Result<StagedBlob, StoreError> {
+        self.require_writable("put blob")?;
         self.ledger.lock().writers += 1;
         // From here on the guard undoes everything that was begun, on every way out.
         let mut staged = StagedBlob {

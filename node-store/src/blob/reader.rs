@@ -34,6 +34,7 @@ pub struct BlobReader {
     read: u64,
     chunk: Vec<u8>,
     at: usize,
+    failed: bool,
 }
 
 impl BlobReader {
@@ -50,6 +51,7 @@ impl BlobReader {
             read: 0,
             chunk: Vec::new(),
             at: 0,
+            failed: false,
         };
         let meta = reader.meta(blob)?.ok_or(StoreError::UnknownBlob { id: blob })?;
         (reader.size, reader.hash) = (meta.size, *meta.hash.as_bytes());
@@ -92,8 +94,30 @@ impl BlobReader {
         Ok(())
     }
 
-    /// The next chunk, checked; none at the end, when the whole is checked too.
+    /// The next chunk, checked; none at the end, when the whole is checked too. A reader that failed once stays failed:
+    /// whoever asks again gets no bytes and no end.
     pub fn next_chunk(&mut self) -> Result<Option<&[u8]>, StoreError> {
+        let found = self.advance()?;
+        // Given out whole; a `read` after it goes on behind it.
+        self.at = self.chunk.len();
+        Ok(found.then_some(self.chunk.as_slice()))
+    }
+
+    fn advance(&mut self) -> Result<bool, StoreError> {
+        if self.failed {
+            return self.corrupt(self.blob, "reading it failed before; open it anew".into());
+        }
+        let moved = self.step();
+        if !matches!(moved, Ok(true)) {
+            self.chunk.clear();
+        }
+        self.at = 0;
+        self.failed = moved.is_err();
+        moved
+    }
+
+    /// Loads the next chunk; false at the end.
+    fn step(&mut self) -> Result<bool, StoreError> {
         while let Some((links, next)) = self.path.last_mut() {
             let Some(link) = links.get(*next).copied() else {
                 self.path.pop();
@@ -111,7 +135,7 @@ impl BlobReader {
                 continue;
             }
             self.load(link, meta.size)?;
-            return Ok(Some(&self.chunk));
+            return Ok(true);
         }
         if let Some(content) = self.content.take() {
             let found: [u8; 32] = content.finalize().into();
@@ -120,8 +144,7 @@ impl BlobReader {
                 return self.corrupt(self.blob, reason);
             }
         }
-        self.chunk.clear();
-        Ok(None)
+        Ok(false)
     }
 
     fn load(&mut self, link: BlobId, size: u64) -> Result<(), StoreError> {
@@ -133,6 +156,10 @@ impl BlobReader {
         }
         if sha256(&[&self.chunk]) != *link.as_bytes() {
             return self.corrupt(link, "the file's bytes do not hash to its id".into());
+        }
+        if self.chunk.len() as u64 != size {
+            let reason = format!("its file has {} bytes; its row says {size}", self.chunk.len());
+            return self.corrupt(link, reason);
         }
         self.read += size;
         if let Some(content) = &mut self.content {
@@ -147,11 +174,8 @@ impl Read for BlobReader {
         if out.is_empty() {
             return Ok(0);
         }
-        if self.at == self.chunk.len() {
-            self.at = 0;
-            if self.next_chunk().map_err(io::Error::other)?.is_none() {
-                return Ok(0);
-            }
+        if self.at == self.chunk.len() && !self.advance().map_err(io::Error::other)? {
+            return Ok(0);
         }
         let length = out.len().min(self.chunk.len() - self.at);
         out[..length].copy_from_slice(&self.chunk[self.at..self.at + length]);

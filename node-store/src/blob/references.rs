@@ -118,11 +118,16 @@ impl BlobStore {
         for staged in change.added {
             staged.mark_settled(&mut ledger);
         }
+        unowned.retain(|id| !ledger.chunks.contains_key(id));
+        // The change itself is made; a file that cannot go now is an orphan, which the sweep removes.
+        if !unowned.is_empty()
+            && let Err(error) = self.make_removals_durable()
+        {
+            tracing::warn!(%error, "chunk files stay until the next sweep");
+            return Ok(());
+        }
         for id in unowned {
-            if !ledger.chunks.contains_key(&id)
-                && let Err(error) = self.files.remove(id)
-            {
-                // The change itself is made; the file is an orphan now, which the sweep removes.
+            if let Err(error) = self.files.remove(id) {
                 tracing::warn!(%id, %error, "a chunk file stays until the next sweep");
             }
         }

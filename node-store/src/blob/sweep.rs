@@ -20,11 +20,19 @@ impl BlobStore {
     /// Removes files without a row, except those of streams that are coming in now. Files that are no blob's are left
     /// alone.
     pub fn sweep(&self) -> Result<Swept, StoreError> {
+        self.require_writable("sweep blobs")?;
         let mut swept = Swept::default();
         for (path, size, found) in self.files.list()? {
             // Locked a file at a time: a long sweep holds up nobody.
             let ledger = self.ledger.lock();
             if self.is_orphan(&ledger, &found)? {
+                if swept.files == 0
+                    && let Err(error) = self.make_removals_durable()
+                {
+                    // A full disk, say. Orphans harm nobody until the next sweep.
+                    tracing::warn!(%error, "orphaned blob files stay until the next sweep");
+                    return Ok(swept);
+                }
                 files::remove(&path)?;
                 swept.files += 1;
                 swept.bytes += size;

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use node_store::{
-    Column, ColumnSet, Database, Direction, KeyRange, OwnedRow, ReadView, Row, RowCursor, StoreError,
-    Transaction,
+    Column, ColumnSet, Database, Direction, Durability, KeyRange, OwnedRow, ReadView, Row, RowCursor,
+    StoreError, Transaction,
 };
 use parking_lot::Mutex;
 
@@ -210,6 +210,14 @@ impl<D: Database> Database for Faulty<D> {
 
     fn columns(&self) -> ColumnSet {
         self.inner.columns()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.inner.is_read_only()
+    }
+
+    fn durability(&self) -> Durability {
+        self.inner.durability()
     }
 
     fn put(&self, column: Column, key: &[u8], value: &[u8]) -> Result<(), StoreError> {

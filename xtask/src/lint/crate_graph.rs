@@ -11,7 +11,7 @@ use super::Finding;
 const ALLOWED: &[(&str, &[&str])] = &[
     ("memory-wire", &[]),
     ("memory-engine", &["memory-wire"]),
-    ("engine-faults", &["memory-wire", "memory-engine"]),
+    ("engine-faults", &["memory-wire", "memory-engine", "node-store"]),
     ("memory-server", &["memory-wire", "memory-engine"]),
     ("runner", &["memory-wire"]),
     ("node-store", &[]),

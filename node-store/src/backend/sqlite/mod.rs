@@ -47,6 +47,7 @@ pub struct SqliteBackend {
     readers: Arc<Readers>,
     columns: ColumnSet,
     unknown: Vec<String>,
+    durability: Durability,
     path: PathBuf,
     /// Held as long as the store is open for writing.
     _lock: Option<File>,
@@ -69,6 +70,7 @@ impl SqliteBackend {
             std::fs::create_dir_all(parent)
                 .map_err(|cause| StoreError::file(parent, "create directory", cause))?;
         }
+        let path = &resolved(path)?;
         let lock = take_lock(path)?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
             | OpenFlags::SQLITE_OPEN_CREATE
@@ -89,6 +91,7 @@ impl SqliteBackend {
             readers: Readers::new(path),
             columns,
             unknown,
+            durability: options.durability,
             path: path.to_owned(),
             _lock: Some(lock),
         })
@@ -104,6 +107,7 @@ impl SqliteBackend {
         if !path.is_file() {
             return Err(refuse("no such file".into()));
         }
+        let path = &resolved(path)?;
         let readers = Readers::new(path);
         let (columns, unknown) = readers.with(|connection| {
             identify(connection, path, false)?;
@@ -114,6 +118,7 @@ impl SqliteBackend {
             readers,
             columns,
             unknown,
+            durability: Durability::Process,
             path: path.to_owned(),
             _lock: None,
         })
@@ -132,6 +137,26 @@ impl SqliteBackend {
     fn writer(&self, operation: &'static str) -> Result<&Mutex<Connection>, StoreError> {
         self.writer.as_ref().ok_or(StoreError::ReadOnly { operation })
     }
+}
+
+/// Where the file really lies: lock and log stand beside it, so two names of one file must not have two of them.
+fn resolved(path: &Path) -> Result<PathBuf, StoreError> {
+    let failed = |cause| StoreError::file(path, "resolve path", cause);
+    if path.is_dir() {
+        return Err(StoreError::NotAStore {
+            path: path.to_owned(),
+            reason: "a directory".into(),
+        });
+    }
+    if path.exists() {
+        return path.canonicalize().map_err(failed);
+    }
+    let Some(name) = path.file_name() else {
+        return Ok(path.to_owned());
+    };
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let parent = parent.unwrap_or(Path::new("."));
+    Ok(parent.canonicalize().map_err(failed)?.join(name))
 }
 
 fn take_lock(path: &Path) -> Result<File, StoreError> {
@@ -268,6 +293,14 @@ impl Database for SqliteBackend {
         &self.unknown
     }
 
+    fn is_read_only(&self) -> bool {
+        self.writer.is_none()
+    }
+
+    fn durability(&self) -> Durability {
+        self.durability
+    }
+
     fn put(&self, column: Column, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
         self.columns.require([column])?;
         let connection = self.writer("put")?.lock();
@@ -306,15 +339,10 @@ impl Database for SqliteBackend {
 
     fn flush(&self) -> Result<(), StoreError> {
         let connection = self.writer("flush")?.lock();
-        // PASSIVE syncs the log and never waits; TRUNCATE also cuts it, but would wait for readers.
-        let mode = if self.readers.open_sessions() == 0 {
-            "TRUNCATE"
-        } else {
-            "PASSIVE"
-        };
-        connection
-            .query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |_| Ok(()))
-            .map_err(failed("flush"))
+        if self.durability == Durability::Process {
+            sync_log(&connection).map_err(failed("flush"))?;
+        }
+        cut_log_back(&connection).map_err(failed("flush"))
     }
 
     fn snapshot(&self) -> Result<Box<dyn ReadView + '_>, StoreError> {
@@ -354,6 +382,24 @@ impl Database for SqliteBackend {
             size.map(i64::unsigned_abs).map_err(failed("size of range"))
         })
     }
+}
+
+/// A commit that is synced takes the whole log before it along. A checkpoint does not always: it syncs the log only as far
+/// as the oldest view lets it move rows into the file.
+fn sync_log(connection: &Connection) -> rusqlite::Result<()> {
+    connection.pragma_update(None, "synchronous", "full")?;
+    let synced = connection.pragma_update(None, "user_version", FORMAT_VERSION);
+    connection.pragma_update(None, "synchronous", "normal")?;
+    synced
+}
+
+/// Moves what no view holds up into the file, and cuts the log if that is all of it. Waits for nobody: views of this and of
+/// other processes may stay open for long, and the rows are safe in the log.
+fn cut_log_back(connection: &Connection) -> rusqlite::Result<()> {
+    connection.busy_timeout(Duration::ZERO)?;
+    let cut = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    cut
 }
 
 fn execute(connection: &Connection, sql: &str, parameters: impl rusqlite::Params) -> rusqlite::Result<()> {
