@@ -96,6 +96,14 @@ pub fn record_delta<L: WriteLayer>(
     batch.commit()
 }
 
+/// The reference's note that a context's state is being replaced; at a start it means that the replacement was cut off.
+pub(crate) fn replacement_under_way(context: ContextId) -> key::Generic {
+    key::Generic {
+        scope: GenericScope::SYNC_IN_PROGRESS,
+        fragment: Fragment::from(context),
+    }
+}
+
 /// Columns whose rows begin with the context that they belong to. Deltas and operations are history and stay.
 const OWNED: &[Column] = &[
     Column::Meta,
@@ -114,7 +122,8 @@ const OWNED: &[Column] = &[
 ];
 
 /// Removes a context with everything that is only of use with it, private rows, index and markers included, in one batch.
-/// Its history of deltas and operations stays.
+/// Its history of deltas and operations stays, and so does what its group says of it. Superseded code that it alone was pinned
+/// to goes at the next start ([`Programs::recover`](crate::Programs::recover)).
 pub fn delete_context<L: WriteLayer>(layer: &mut L, context_id: ContextId) -> Result<(), StoreError> {
     let mut removals = Transaction::new();
     let own = KeyRange::prefix(context_id.as_bytes());
@@ -129,6 +138,8 @@ pub fn delete_context<L: WriteLayer>(layer: &mut L, context_id: ContextId) -> Re
             removals.delete(column, row.key);
         }
     }
-    removals.delete(Column::Generic, did_row(context_id).to_bytes().as_slice());
+    for row in [did_row(context_id), replacement_under_way(context_id)] {
+        removals.delete(Column::Generic, row.to_bytes().as_slice());
+    }
     layer.apply(&removals)
 }

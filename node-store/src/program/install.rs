@@ -9,6 +9,7 @@ use crate::blob::ReferenceChange;
 use crate::error::StoreError;
 use crate::id::{ApplicationId, BlobId, ContextId};
 use crate::key;
+use crate::layer::LayerExt;
 use crate::value::{self, ApplicationMeta, Bytes, Service};
 
 /// A program as delivered. The id does not change between versions, so that a newer one is installed in place.
@@ -135,7 +136,7 @@ impl Programs {
             bytecode: old.bytecode,
         };
         rows.put(&key::ApplicationPreviousBlob { application_id }, &note)?;
-        rows.archive(old)?;
+        rows.archive(application_id, old)?;
         let mut before: BTreeSet<BlobId> = self.previous_of(application_id)?.into_iter().collect();
         let mut after = BTreeSet::from([code, old.bytecode]);
         for (context_id, markers) in self.contexts_of(application_id)? {
@@ -152,12 +153,11 @@ impl Programs {
             }
         }
         // Code that came back is named by the row again; its archived owner goes.
-        change = self.forget(rows, change, code)?;
-        self.forget_unnamed(rows, change, before, &after)
+        change = self.forget(rows, change, &archive_key(application_id, code))?;
+        self.forget_unnamed(rows, change, application_id, before, &after)
     }
 
     pub(super) fn previous_of(&self, application_id: ApplicationId) -> Result<Option<BlobId>, StoreError> {
-        use crate::layer::LayerExt;
         let row = self
             .store
             .view()
@@ -170,11 +170,12 @@ impl Programs {
         &self,
         rows: &mut Rows,
         mut change: ReferenceChange,
+        application_id: ApplicationId,
         before: BTreeSet<BlobId>,
         after: &BTreeSet<BlobId>,
     ) -> Result<ReferenceChange, StoreError> {
         for code in before.difference(after) {
-            change = self.forget(rows, change, *code)?;
+            change = self.forget(rows, change, &archive_key(application_id, *code))?;
         }
         Ok(change)
     }
@@ -187,23 +188,25 @@ impl Programs {
     ) -> Result<BTreeSet<BlobId>, StoreError> {
         let mut named: BTreeSet<BlobId> = self.previous_of(application_id)?.into_iter().collect();
         named.extend(self.get(application_id)?.map(|row| row.bytecode));
-        for (other, markers) in self.contexts_of(application_id)? {
-            if other != context_id {
-                named.extend(markers.executing);
+        // Of every program: more is read than asked for rather than that another context's damage ends this one's step.
+        for row in self.store.view().scan_family::<key::ContextExecutingBlob>()? {
+            let (other, pin) = row?;
+            if other.context_id != context_id {
+                named.insert(pin.blob);
             }
         }
         Ok(named)
     }
 
     /// Drops the archived row of superseded code, and its owners with it.
-    fn forget(
+    pub(super) fn forget(
         &self,
         rows: &mut Rows,
         mut change: ReferenceChange,
-        code: BlobId,
+        archived: &key::Generic,
     ) -> Result<ReferenceChange, StoreError> {
-        if let Some(meta) = self.superseded(code)? {
-            rows.delete(&archive_key(code));
+        if let Some(meta) = super::archived(&self.store, archived)? {
+            rows.delete(archived);
             for blob in owned_blobs(&meta) {
                 change = change.releasing(blob);
             }

@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 
 use crate::blob::BlobStore;
 use crate::error::StoreError;
-use crate::id::{ApplicationId, BlobId, ContextId};
+use crate::id::{ApplicationId, BlobId, ContextId, sha256};
 use crate::key::{self, Fragment, GenericScope, Key};
 use crate::layer::{LayerExt, ReadLayer};
 use crate::markers::Markers;
@@ -76,25 +76,29 @@ impl Programs {
         Ok(contexts)
     }
 
-    /// The whole row of superseded code, kept so that a pinned context still finds its services and a rollback brings back
-    /// everything.
-    pub fn superseded(&self, code: BlobId) -> Result<Option<ApplicationMeta>, StoreError> {
-        superseded(&self.store, code)
+    /// The whole row of superseded code of a program, kept so that a pinned context still finds its services and a rollback
+    /// brings back everything.
+    pub fn superseded(
+        &self,
+        application_id: ApplicationId,
+        code: BlobId,
+    ) -> Result<Option<ApplicationMeta>, StoreError> {
+        archived(&self.store, &archive_key(application_id, code))
     }
 }
 
-fn superseded<L: ReadLayer>(layer: &L, code: BlobId) -> Result<Option<ApplicationMeta>, StoreError> {
-    let key = archive_key(code);
-    let Some(bytes) = layer.view().get(&key)? else {
+fn archived<L: ReadLayer>(layer: &L, key: &key::Generic) -> Result<Option<ApplicationMeta>, StoreError> {
+    let Some(bytes) = layer.view().get(key)? else {
         return Ok(None);
     };
     crate::handle::decode::<key::ApplicationMeta>(&key.to_bytes(), &bytes).map(Some)
 }
 
-fn archive_key(code: BlobId) -> key::Generic {
+/// Of the program and its code: two programs may well have had the same code, each with a row of its own.
+fn archive_key(application_id: ApplicationId, code: BlobId) -> key::Generic {
     key::Generic {
         scope: GenericScope::SUPERSEDED_PROGRAM,
-        fragment: Fragment::from(code),
+        fragment: Fragment::new(sha256(&[application_id.as_bytes(), code.as_bytes()])),
     }
 }
 
@@ -123,11 +127,11 @@ impl Rows {
         self.0.delete(K::COLUMN, key.to_bytes().as_slice());
     }
 
-    fn archive(&mut self, meta: &ApplicationMeta) -> Result<(), StoreError> {
+    fn archive(&mut self, application_id: ApplicationId, meta: &ApplicationMeta) -> Result<(), StoreError> {
         let bytes = Borsh::<ApplicationMeta>::encode(meta).map_err(|cause| StoreError::UnencodableValue {
             family: key::ApplicationMeta::NAME,
             cause,
         })?;
-        self.put(&archive_key(meta.bytecode), &bytes)
+        self.put(&archive_key(application_id, meta.bytecode), &bytes)
     }
 }

@@ -1,15 +1,17 @@
 //! Full replacement of a context's state, on an operator's word. Rule: NODE-33.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::{Programs, Rows};
 use crate::blob::ReferenceChange;
 use crate::column::Column;
-use crate::error::{Hex, StoreError};
+use crate::error::{Hex, Malformed, StoreError};
 use crate::id::{BlobId, ContextId, DeltaId, EntityId, Hash, StateKey};
 use crate::key::Direction;
 use crate::key::{self, Key, KeyRange, StateRow};
 use crate::layer::{LayerExt, ReadLayer, WriteLayer};
 use crate::markers::Markers;
-use crate::value::{self, EntityIndex};
+use crate::value::{self, ChildInfo, EntityIndex};
 
 /// A whole state, as received from another node.
 #[derive(Clone, Debug)]
@@ -48,6 +50,7 @@ impl Programs {
 
     /// Withdraws a request that cannot be served.
     pub fn cancel_resync(&self, context_id: ContextId) -> Result<(), StoreError> {
+        let _one = self.steps.lock();
         let mut rows = Rows::new();
         rows.delete(&key::ContextResyncRequested { context_id });
         self.store.clone().apply(&rows.0)
@@ -55,8 +58,9 @@ impl Programs {
 
     /// Puts a received state in the place of the old one, in one batch: request and failure gone, rows replaced, index
     /// rows dropped, root and heads set, and the code activated that the rows are of. False, with nothing done, if nobody
-    /// asked for it. A state that does not hash to its claimed root is refused, and so is one of code that this node does
-    /// not have: the request stays, and settling works once the code is installed.
+    /// asked for it. A state that does not hash to its claimed root is refused, all the way down the tree of its index rows,
+    /// and so is one of code that this node does not have: the request stays, and settling works once the code is
+    /// installed.
     pub fn settle_resync(&self, context_id: ContextId, received: ReceivedState) -> Result<bool, StoreError> {
         let _one = self.steps.lock();
         let handle = self.store.view();
@@ -66,7 +70,8 @@ impl Programs {
         let meta = handle
             .get(&key::ContextMeta { context_id })?
             .ok_or(StoreError::UnknownContext(context_id))?;
-        let found = root_of(context_id, &received)?;
+        let state = received_rows(context_id, received.rows)?;
+        let found = root_of(context_id, &state)?;
         if found != received.root_hash {
             return Err(StoreError::SnapshotRoot {
                 context: context_id,
@@ -89,7 +94,7 @@ impl Programs {
         let mut rows = Rows::new();
         rows.delete(&key::ContextResyncRequested { context_id });
         rows.delete(&key::ContextMigrationFailed { context_id });
-        rows.delete(&super::recover::replacement_under_way(context_id));
+        rows.delete(&crate::context::replacement_under_way(context_id));
         for column in [Column::State, Column::SortedIndex, Column::SortedIndexMeta] {
             let mut old = self.store.range(
                 column,
@@ -100,7 +105,7 @@ impl Programs {
                 rows.0.delete(column, row.key);
             }
         }
-        for (state_key, value) in received.rows {
+        for (state_key, value) in state {
             rows.put(
                 &key::ContextState {
                     context_id,
@@ -133,7 +138,13 @@ impl Programs {
             rows.put(&pin, &value::ContextExecutingBlob { blob: code })?;
         }
         let before = markers.executing.into_iter().collect();
-        let change = self.forget_unnamed(&mut rows, ReferenceChange::new(), before, &after)?;
+        let change = self.forget_unnamed(
+            &mut rows,
+            ReferenceChange::new(),
+            meta.application,
+            before,
+            &after,
+        )?;
         self.blobs.settle(change.with(&rows.0))?;
         self.store.flush()?;
         tracing::info!(context = %context_id, "state replaced");
@@ -148,30 +159,92 @@ impl Programs {
         let installed = self.get(application)?.filter(|meta| meta.bytecode == code);
         let meta = match installed {
             Some(meta) => Some(meta),
-            None => self.superseded(code)?,
+            None => self.superseded(application, code)?,
         };
         Ok(meta.map(|meta| meta.state_version))
     }
 }
 
-/// The root that received rows really have: the full hash of the root entity's index row, zero if there is none.
-fn root_of(context_id: ContextId, received: &ReceivedState) -> Result<Hash, StoreError> {
-    let root = StateRow::Index.key(EntityId::from(context_id));
-    let Some((_, bytes)) = received.rows.iter().find(|(key, _)| *key == root) else {
+type StateRows = BTreeMap<StateKey, Vec<u8>>;
+
+/// The received rows by key. One that comes twice could be checked in one form and stored in the other.
+fn received_rows(context_id: ContextId, rows: Vec<(StateKey, Vec<u8>)>) -> Result<StateRows, StoreError> {
+    let mut state = StateRows::new();
+    for (state_key, value) in rows {
+        if state.insert(state_key, value).is_some() {
+            return Err(not_a_state(context_id, format!("row {state_key} comes twice")));
+        }
+    }
+    Ok(state)
+}
+
+fn not_a_state(context_id: ContextId, reason: String) -> StoreError {
+    StoreError::Malformed {
+        what: "received state",
+        cause: Malformed::new(format!("context {context_id}: {reason}")),
+    }
+}
+
+/// The root that received rows really have: the full hash of the root entity's index row, zero if there is none. Every row
+/// below it is there and hashes to what its parent says. What `own_hash` is computed over is the program's matter.
+fn root_of(context_id: ContextId, state: &StateRows) -> Result<Hash, StoreError> {
+    let root = EntityId::from(context_id);
+    let Some(mut found) = index_of(context_id, state, root)? else {
         return Ok(Hash::ZERO);
     };
-    let undecodable = |cause| StoreError::UndecodableValue {
-        column: Column::State,
-        family: "EntityIndex",
-        key: Hex(key::ContextState {
-            context_id,
-            state_key: root,
+    let root_hash = found.full_hash;
+    let mut seen = BTreeSet::from([root]);
+    let mut below: Vec<ChildInfo> = found.children.take().unwrap_or_default();
+    while let Some(child) = below.pop() {
+        let refuse = |reason: &str| Err(not_a_state(context_id, format!("entity {} {reason}", child.id)));
+        if !seen.insert(child.id) {
+            return refuse("stands in two places");
         }
-        .to_bytes()
-        .to_vec()),
-        length: bytes.len(),
-        cause,
+        let Some(index) = index_of(context_id, state, child.id)? else {
+            return refuse("has no index row");
+        };
+        if index.full_hash != child.merkle_hash {
+            return refuse("does not hash to what its parent says");
+        }
+        below.extend(index.children.into_iter().flatten());
+    }
+    Ok(root_hash)
+}
+
+/// The index row of an entity, which must be of that entity and hash to what it says.
+fn index_of(
+    context_id: ContextId,
+    state: &StateRows,
+    entity: EntityId,
+) -> Result<Option<EntityIndex>, StoreError> {
+    let state_key = StateRow::Index.key(entity);
+    let Some(bytes) = state.get(&state_key) else {
+        return Ok(None);
+    };
+    let undecodable = |cause| {
+        let row = key::ContextState {
+            context_id,
+            state_key,
+        };
+        StoreError::UndecodableValue {
+            column: Column::State,
+            family: "EntityIndex",
+            key: Hex(row.to_bytes().to_vec()),
+            length: bytes.len(),
+            cause,
+        }
     };
     let index = EntityIndex::decode(bytes).map_err(undecodable)?;
-    index.compute_full_hash().map_err(undecodable)
+    let full_hash = index.compute_full_hash().map_err(undecodable)?;
+    if index.id != entity {
+        return Err(undecodable(Malformed::new(format!(
+            "it is of entity {}",
+            index.id
+        ))));
+    }
+    if index.full_hash != full_hash {
+        let reason = format!("it says {} and hashes to {full_hash}", index.full_hash);
+        return Err(undecodable(Malformed::new(reason)));
+    }
+    Ok(Some(index))
 }

@@ -2,17 +2,18 @@
 
 use super::{Programs, Rows, archive_key, owned_blobs};
 use crate::blob::ReferenceChange;
+use crate::column::Column;
 use crate::error::StoreError;
-use crate::id::{ApplicationId, BlobId};
-use crate::key;
+use crate::id::{ApplicationId, BlobId, ContextId};
+use crate::key::{self, KeyRange};
 use crate::layer::LayerExt;
-use crate::markers::group_of;
+use crate::markers::{Markers, group_of};
 use crate::value;
 
 impl Programs {
     /// Makes the replaced code the program's code again, in one batch: its whole row, no note, no pins to it, no failures
-    /// of the attempt, and no group that wants the code taken back. Refused once a context has activated that code, because
-    /// its state has moved.
+    /// of the attempt, and no group that wants the code taken back. Refused once a context has activated that code, or runs
+    /// it and has written state with it, because its state has moved.
     pub fn rollback(&self, application_id: ApplicationId) -> Result<BlobId, StoreError> {
         let _one = self.steps.lock();
         let current = self
@@ -22,11 +23,13 @@ impl Programs {
             .previous_of(application_id)?
             .ok_or(StoreError::NoPreviousProgram(application_id))?;
         let restored = self
-            .superseded(previous)?
+            .superseded(application_id, previous)?
             .ok_or(StoreError::NoPreviousProgram(application_id))?;
         let mut rows = Rows::new();
         for (context_id, markers) in self.contexts_of(application_id)? {
-            if markers.activated == Some(current.bytecode) {
+            if markers.activated == Some(current.bytecode)
+                || self.works_on(context_id, &markers, current.bytecode)?
+            {
                 return Err(StoreError::ActivationBackwards {
                     context: context_id,
                     activated: current.bytecode,
@@ -54,7 +57,7 @@ impl Programs {
         }
         rows.put(&key::ApplicationMeta { application_id }, &restored)?;
         rows.delete(&key::ApplicationPreviousBlob { application_id });
-        rows.delete(&archive_key(previous));
+        rows.delete(&archive_key(application_id, previous));
         // The archived row's owners become the row's; the taken-back code loses its own.
         let change = owned_blobs(&current)
             .into_iter()
@@ -62,5 +65,20 @@ impl Programs {
         self.blobs.settle(change.with(&rows.0))?;
         tracing::info!(application = %application_id, code = %previous, "program rolled back");
         Ok(previous)
+    }
+
+    /// Whether a context runs the code and has state. One that was made after the installation is not pinned to anything, and
+    /// nobody may have noted an activation yet.
+    fn works_on(&self, context_id: ContextId, markers: &Markers, code: BlobId) -> Result<bool, StoreError> {
+        if markers.serving() != Some(code) {
+            return Ok(false);
+        }
+        let own = KeyRange::prefix(context_id.as_bytes());
+        for column in [Column::State, Column::PrivateState] {
+            if !self.store.scan(column, &own, Some(1))?.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }

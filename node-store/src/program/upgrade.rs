@@ -142,7 +142,8 @@ impl Programs {
         rows.delete(&key::ContextExecutingBlob { context_id });
         let before = markers.executing.into_iter().collect();
         let after = self.named_besides(application_id, context_id)?;
-        let change = self.forget_unnamed(&mut rows, ReferenceChange::new(), before, &after)?;
+        let change =
+            self.forget_unnamed(&mut rows, ReferenceChange::new(), application_id, before, &after)?;
         self.blobs.settle(change.with(&rows.0))
     }
 

@@ -134,7 +134,7 @@ fn node_30_services_are_kept_with_their_program() {
             ..bundle(3)
         })
         .unwrap();
-    let kept = programs.superseded(code_id(2)).unwrap().unwrap();
+    let kept = programs.superseded(application(), code_id(2)).unwrap().unwrap();
     assert_eq!(kept.services, row.services);
     assert!(programs.blobs().has(beta).unwrap());
     programs.rollback(application()).unwrap();

@@ -236,7 +236,7 @@ impl World {
             }
             if let Some(previous) = markers.previous {
                 assert!(
-                    programs.superseded(previous).unwrap().is_some(),
+                    programs.superseded(application(), previous).unwrap().is_some(),
                     "{when}: nothing to roll back to"
                 );
             }
