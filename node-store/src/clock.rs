@@ -155,6 +155,16 @@ impl<W: WallTime> HybridClock<W> {
         HybridClock { id, last: 0, wall }
     }
 
+    /// A clock that goes on after the last stamp it gave out before a restart, wherever wall time stands now: a new one would
+    /// repeat stamps if wall time has gone back since, and [`observe`](Self::observe) refuses what lies far ahead.
+    pub fn going_on(last: &HybridTimestamp, wall: W) -> Self {
+        HybridClock {
+            id: last.id,
+            last: last.time,
+            wall,
+        }
+    }
+
     /// The last stamp given or seen.
     pub fn last(&self) -> HybridTimestamp {
         HybridTimestamp {
@@ -234,6 +244,22 @@ mod tests {
             last = next;
         }
         assert_eq!(last.time() - first.time(), 70_000, "65,536 counts carried once");
+    }
+
+    #[test]
+    fn node_15_a_clock_that_goes_on_after_a_restart_repeats_nothing_although_wall_time_went_back() {
+        let wall = Arc::new(AtomicU64::new(3_600_000));
+        let last = clock(&wall).tick().unwrap();
+        wall.store(1_000, Ordering::Relaxed);
+        assert!(clock(&wall).tick().unwrap() < last, "a new clock knows nothing");
+        assert!(clock(&wall).observe(&last).is_err());
+        let ticking = wall.clone();
+        let now = move || Duration::from_millis(ticking.load(Ordering::Relaxed));
+        let mut resumed = HybridClock::going_on(&last, now);
+        let next = resumed.tick().unwrap();
+        assert!(next > last && next.id() == last.id());
+        wall.store(7_200_000, Ordering::Relaxed);
+        assert_eq!(resumed.tick().unwrap().seconds(), 7_200);
     }
 
     #[test]

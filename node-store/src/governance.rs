@@ -1,6 +1,6 @@
 //! Keys, nonces, log and versions of a group, over any layer. Rule: NODE-13; facts: §4.6, §4.7, §5.
 
-use crate::error::StoreError;
+use crate::error::{Malformed, StoreError};
 use crate::id::{ApplicationId, BlobId, GroupId, KeyId, PublicKey};
 use crate::key;
 use crate::layer::{LayerExt, ReadLayer, WriteLayer};
@@ -32,16 +32,25 @@ pub fn store_group_key<L: WriteLayer>(
             for entry in handle.scan::<key::GroupKeyEntry>(&group_id)? {
                 highest = highest.max(entry?.1.key.insertion_seq);
             }
+            let insertion_seq = after("group key's order of arrival", highest)?;
             GroupKey {
                 group_key,
                 created_at,
                 epoch,
-                insertion_seq: highest + 1,
+                insertion_seq,
             }
         }
     };
     handle.put(&row, &next)?;
     Ok(key_id)
+}
+
+/// The next number. After the last one there is none: going on from the start would write over what is there.
+fn after(what: &'static str, number: u64) -> Result<u64, StoreError> {
+    number.checked_add(1).ok_or_else(|| StoreError::Malformed {
+        what,
+        cause: Malformed::new(format!("{number} is the last one")),
+    })
 }
 
 /// The encryption key of a group in force.
@@ -103,7 +112,7 @@ pub fn append_group_op<L: WriteLayer>(layer: &mut L, op: &SignedOp) -> Result<u6
         .scan_back::<key::GroupOpLog>(&group_id)?
         .next()
         .transpose()?;
-    let sequence = last.map_or(0, |(key, _)| key.sequence) + 1;
+    let sequence = after("group log's position", last.map_or(0, |(key, _)| key.sequence))?;
     let head = handle.get(&key::GroupOpHead { group_id })?;
     let mut dag_heads = head.map_or_else(Vec::new, |head| head.dag_heads);
     dag_heads.retain(|head| !op.parent_op_hashes.contains(head));
@@ -142,7 +151,7 @@ pub fn want_code<L: WriteLayer>(
     let handle = layer.view();
     let unknown = || StoreError::Malformed {
         what: "group",
-        cause: crate::error::Malformed::new(format!("{group_id} has no settings row")),
+        cause: Malformed::new(format!("{group_id} has no settings row")),
     };
     let meta = handle.get(&key::GroupMeta { group_id })?.ok_or_else(unknown)?;
     let mut ladder = handle

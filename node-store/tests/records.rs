@@ -182,6 +182,36 @@ fn node_13_the_log_goes_on_after_the_highest_row_whatever_the_head_says() {
 }
 
 #[test]
+fn node_13_after_the_last_number_nothing_is_written_over() {
+    let mut store = Store::memory();
+    let row = key::GroupOpLog {
+        group_id: group(),
+        sequence: u64::MAX,
+    };
+    let last = Bytes(group_op(1, vec![]).encode().unwrap());
+    store.handle().put(&row, &last).unwrap();
+    let refused = append_group_op(&mut store, &group_op(2, vec![])).unwrap_err();
+    assert!(
+        refused
+            .to_string()
+            .ends_with("18446744073709551615 is the last one"),
+        "{refused}"
+    );
+    assert_eq!(group_log(&store, group()).unwrap().len(), 1);
+
+    let key_id = store_group_key(&mut store, group(), Secret::new([1; 32]), 1, 0).unwrap();
+    let entry = key::GroupKeyEntry {
+        group_id: group(),
+        key_id,
+    };
+    let mut latest = store.view().get(&entry).unwrap().unwrap().key;
+    latest.insertion_seq = u64::MAX;
+    store.handle().put(&entry, &latest).unwrap();
+    assert!(store_group_key(&mut store, group(), Secret::new([2; 32]), 1, 0).is_err());
+    assert_eq!(current_group_key(&store, group()).unwrap(), Some(latest));
+}
+
+#[test]
 fn node_13_the_key_in_force_is_of_the_highest_epoch_then_the_latest_then_the_greatest_id() {
     let mut store = Store::memory();
     assert!(current_group_key(&store, group()).unwrap().is_none());
