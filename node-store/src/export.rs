@@ -60,6 +60,11 @@ reaches! {
 pub trait ExportRule<K: Key>: Reach {
     /// The value to send, or none if the row stays.
     fn outgoing(key: &K, value: Read<K>) -> Option<Read<K>>;
+
+    /// What a row that comes in makes of the one that is here. What never leaves never comes in either, so it is kept.
+    fn over(value: Read<K>, _here: Read<K>) -> Read<K> {
+        value
+    }
 }
 
 impl<K: Key> ExportRule<K> for Replicated {
@@ -75,6 +80,10 @@ impl ExportRule<key::ContextIdentity> for PublicHalf {
     ) -> Option<value::ContextIdentity> {
         Some(value::ContextIdentity { private_key: None })
     }
+
+    fn over(_value: value::ContextIdentity, here: value::ContextIdentity) -> value::ContextIdentity {
+        here
+    }
 }
 
 impl ExportRule<key::GroupMember> for PublicHalf {
@@ -84,6 +93,14 @@ impl ExportRule<key::GroupMember> for PublicHalf {
             sender_key: None,
             ..value
         })
+    }
+
+    fn over(value: value::GroupMember, here: value::GroupMember) -> value::GroupMember {
+        value::GroupMember {
+            private_key: here.private_key,
+            sender_key: here.sender_key,
+            ..value
+        }
     }
 }
 
@@ -152,10 +169,10 @@ impl ExportRow {
     {
         let value = encode::<K>(&value)?;
         let bytes = key.to_bytes();
-        let Some(export) = Family::require(K::COLUMN, &bytes)?.export else {
+        let Some(exchange) = Family::require(K::COLUMN, &bytes)?.exchange else {
             return Ok(None);
         };
-        let value = export(&bytes, &value)?;
+        let value = (exchange.export)(&bytes, &value)?;
         Ok(value.map(|value| ExportRow {
             column: K::COLUMN,
             key: bytes.to_vec(),
@@ -167,8 +184,8 @@ impl ExportRow {
     /// private before it is believed.
     pub fn incoming(column: Column, key: &[u8], value: &[u8]) -> Result<ExportRow, StoreError> {
         let family = Family::require(column, key)?;
-        let row = match family.export {
-            Some(export) => export(key, value)?,
+        let row = match family.exchange {
+            Some(exchange) => (exchange.export)(key, value)?,
             None => None,
         };
         match row {
@@ -199,9 +216,20 @@ impl ExportRow {
         &self.value
     }
 
-    /// Stages the row for import.
-    pub fn stage(&self, transaction: &mut Transaction) {
-        transaction.put(self.column, self.key.clone(), self.value.clone());
+    /// Stages the row for import over what the layer holds: private halves that are kept there stay. False, with nothing
+    /// staged, for a blob's row: it counts the other machine's owners and files, and a blob comes in with its bytes
+    /// ([`BlobStore::put`](crate::BlobStore::put)).
+    pub fn stage<L: ReadLayer>(&self, layer: &L, transaction: &mut Transaction) -> Result<bool, StoreError> {
+        if self.column == Column::Blobs {
+            return Ok(false);
+        }
+        let exchange = Family::require(self.column, &self.key)?.exchange;
+        let value = match (layer.get(self.column, &self.key)?, exchange) {
+            (Some(here), Some(exchange)) => (exchange.take_in)(&self.key, &self.value, &here)?,
+            _ => self.value.clone(),
+        };
+        transaction.put(self.column, self.key.clone(), value);
+        Ok(true)
     }
 }
 
@@ -216,16 +244,16 @@ impl Store {
         for column in self.columns().iter() {
             if !Family::all()
                 .iter()
-                .any(|family| family.column == column && family.export.is_some())
+                .any(|family| family.column == column && family.exchange.is_some())
             {
                 continue;
             }
             let mut rows = moment.iter(column)?;
             while let Some(row) = rows.next()? {
-                let Some(export) = Family::of(column, row.key).and_then(|family| family.export) else {
+                let Some(exchange) = Family::of(column, row.key).and_then(|family| family.exchange) else {
                     continue;
                 };
-                if let Some(value) = export(row.key, row.value)? {
+                if let Some(value) = (exchange.export)(row.key, row.value)? {
                     receive(ExportRow {
                         column,
                         key: row.key.to_vec(),

@@ -42,6 +42,16 @@ pub struct DescribedRow {
 type Recode = fn(&[u8], &[u8]) -> Result<(Vec<u8>, Vec<u8>), StoreError>;
 type Describe = fn(&[u8], &[u8]) -> Result<DescribedRow, StoreError>;
 pub(crate) type Exported = fn(&[u8], &[u8]) -> Result<Option<Vec<u8>>, StoreError>;
+pub(crate) type TakenIn = fn(&[u8], &[u8], &[u8]) -> Result<Vec<u8>, StoreError>;
+
+/// How rows of a family leave one store and come into another.
+#[derive(Clone, Copy)]
+pub(crate) struct Exchange {
+    /// What of a row leaves.
+    pub(crate) export: Exported,
+    /// What a row that comes in makes of the one that is there: key, value, value here.
+    pub(crate) take_in: TakenIn,
+}
 
 /// A family of rows.
 pub struct Family {
@@ -59,8 +69,8 @@ pub struct Family {
     pub reach: ReachKind,
     recode: Recode,
     describe: Describe,
-    /// What of a row leaves; absent for families that never do, so that there is nothing to call.
-    pub(crate) export: Option<Exported>,
+    /// Absent for families that never leave, so that there is nothing to call.
+    pub(crate) exchange: Option<Exchange>,
 }
 
 impl std::fmt::Debug for Family {
@@ -126,12 +136,22 @@ fn recode<K: Key>(key: &[u8], value: &[u8]) -> Result<(Vec<u8>, Vec<u8>), StoreE
 fn describe_as<K: Key>(key: &[u8], value: &[u8]) -> Result<DescribedRow, StoreError> {
     let parsed = K::parse(key)?;
     let read = decode::<K>(key, value)?;
+    let value = if holds_keys(K::COLUMN, key) {
+        json(&"[secret]")?
+    } else {
+        json(&read)?
+    };
     Ok(DescribedRow {
         family: K::NAME,
         key: json(&parsed)?,
-        value: json(&read)?,
+        value,
         layout: K::Codec::layout(&read),
     })
+}
+
+/// Whether a value that is shown verbatim is one that must not be shown.
+fn holds_keys(column: Column, key: &[u8]) -> bool {
+    column == Column::Generic && key::Generic::parse(key).is_ok_and(|key| key.scope.holds_keys())
 }
 
 fn json(fields: &impl serde::Serialize) -> Result<serde_json::Value, StoreError> {
@@ -160,7 +180,25 @@ fn encode_exported<K: Key>(read: crate::handle::Read<K>) -> Result<Vec<u8>, Stor
     })
 }
 
-const fn family<K: Key>(export: Option<Exported>) -> Family {
+fn take_in_as<K: Key>(key: &[u8], value: &[u8], here: &[u8]) -> Result<Vec<u8>, StoreError>
+where
+    K::Reach: ExportRule<K>,
+{
+    let (value, here) = (decode::<K>(key, value)?, decode::<K>(key, here)?);
+    encode_exported::<K>(<K::Reach as ExportRule<K>>::over(value, here))
+}
+
+const fn exchange<K: Key>() -> Option<Exchange>
+where
+    K::Reach: ExportRule<K>,
+{
+    Some(Exchange {
+        export: export_as::<K>,
+        take_in: take_in_as::<K>,
+    })
+}
+
+const fn family<K: Key>(exchange: Option<Exchange>) -> Family {
     Family {
         name: K::NAME,
         column: K::COLUMN,
@@ -170,7 +208,7 @@ const fn family<K: Key>(export: Option<Exported>) -> Family {
         reach: <K::Reach as crate::export::Reach>::KIND,
         recode: recode::<K>,
         describe: describe_as::<K>,
-        export,
+        exchange,
     }
 }
 
@@ -229,7 +267,7 @@ macro_rules! families {
     ($( $key:ident $leaves:ident ),* $(,)?) => {
         &[ $( families!(@one $key $leaves) ),* ]
     };
-    (@one $key:ident leaves) => { family::<key::$key>(Some(export_as::<key::$key>)) };
+    (@one $key:ident leaves) => { family::<key::$key>(exchange::<key::$key>()) };
     (@one $key:ident stays) => { family::<key::$key>(None) };
     (@one SortedIndex raw) => {
         Family {
@@ -241,7 +279,7 @@ macro_rules! families {
             reach: ReachKind::NodeLocal,
             recode: recode_index,
             describe: describe_index,
-            export: None,
+            exchange: None,
         }
     };
     (@one SortedIndexMeta raw) => {
@@ -254,7 +292,7 @@ macro_rules! families {
             reach: ReachKind::NodeLocal,
             recode: recode_index_meta,
             describe: describe_index_meta,
-            export: None,
+            exchange: None,
         }
     };
 }
@@ -294,7 +332,7 @@ mod tests {
                 family.reach,
                 ReachKind::Replicated | ReachKind::PublicHalf | ReachKind::ByScope
             );
-            assert_eq!(family.export.is_some(), leaves, "{family:?}");
+            assert_eq!(family.exchange.is_some(), leaves, "{family:?}");
             match family.column.replication() {
                 Replication::Replicated => assert!(leaves, "{family:?}"),
                 Replication::NodeLocal => assert!(!leaves, "{family:?}"),

@@ -32,25 +32,23 @@ impl GenericScope {
     /// Event-stream sessions.
     pub const EVENT_SESSIONS: GenericScope = GenericScope(*b"sse-sessions\0\0\0\0");
 
-    /// Scopes whose rows are bookkeeping of this machine or hold keys: they never leave it (NODE-34).
-    pub const NODE_LOCAL: &'static [GenericScope] = &[
-        GenericScope::KEY_VERSION,
-        GenericScope::SUPERSEDED_PROGRAM,
-        GenericScope::PEER_IDENTITIES,
-        GenericScope::PEER_ADDRESSES,
-        GenericScope::TLS_CERTIFICATE,
-        GenericScope::SYNC_IN_PROGRESS,
-        GenericScope::EVENT_SESSIONS,
-    ];
+    /// Scopes whose rows may leave the machine; every other one stays (NODE-34). What a later version, an older one or another
+    /// program keeps under a name of its own may be bookkeeping of this machine or a key.
+    pub const LEAVE: &'static [GenericScope] = &[GenericScope::SPACE_DID];
 
     /// A scope of one's own.
     pub const fn new(bytes: [u8; 16]) -> Self {
         GenericScope(bytes)
     }
 
+    /// Whether the values hold keys, which are not shown.
+    pub fn holds_keys(self) -> bool {
+        self == GenericScope::TLS_CERTIFICATE
+    }
+
     /// Whether rows of the scope stay on this machine.
     pub fn is_node_local(self) -> bool {
-        GenericScope::NODE_LOCAL.contains(&self)
+        !GenericScope::LEAVE.contains(&self)
     }
 }
 
