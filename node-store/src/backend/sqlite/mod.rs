@@ -27,6 +27,8 @@ const NAME: &str = "sqlite";
 const APPLICATION_ID: i32 = 0x4e4f_4445;
 const FORMAT_VERSION: i32 = 1;
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Files of SQLite are whole pages, and no page is smaller.
+const SMALLEST_PAGE: u64 = 512;
 /// The log is cut back to this size once no reader needs more of it.
 const LOG_LIMIT_BYTES: i64 = 64 << 20;
 
@@ -72,6 +74,7 @@ impl SqliteBackend {
         }
         let path = &resolved(path)?;
         let lock = take_lock(path)?;
+        require_whole(path)?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
             | OpenFlags::SQLITE_OPEN_CREATE
             | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -108,6 +111,7 @@ impl SqliteBackend {
             return Err(refuse("no such file".into()));
         }
         let path = &resolved(path)?;
+        require_whole(path)?;
         let readers = Readers::new(path);
         let (columns, unknown) = readers.with(|connection| {
             identify(connection, path, false)?;
@@ -126,10 +130,8 @@ impl SqliteBackend {
 
     /// Size of the log and number of views.
     pub fn statistics(&self) -> SqliteStatistics {
-        let mut log = self.path.clone().into_os_string();
-        log.push("-wal");
         SqliteStatistics {
-            log_bytes: std::fs::metadata(log).map_or(0, |file| file.len()),
+            log_bytes: size_of(&self.path, "-wal"),
             open_views: self.readers.open_sessions(),
         }
     }
@@ -176,6 +178,31 @@ fn take_lock(path: &Path) -> Result<File, StoreError> {
         }),
         Err(TryLockError::Error(cause)) => Err(StoreError::file(lock_path, "lock", cause)),
     }
+}
+
+/// Refuses what SQLite would take for an empty database and write anew, log and all, and what ends within a page although no
+/// log or journal holds the rest of it. Asks for sizes only: to open and close the file here would take away the locks that
+/// this process has on it.
+fn require_whole(path: &Path) -> Result<(), StoreError> {
+    let (size, log) = (size_of(path, ""), size_of(path, "-wal"));
+    let reason = if size < SMALLEST_PAGE && log > 0 {
+        format!("{size} bytes, beside a log with rows")
+    } else if size % SMALLEST_PAGE != 0 && log == 0 && size_of(path, "-journal") == 0 {
+        format!("{size} bytes; it is cut short")
+    } else {
+        return Ok(());
+    };
+    Err(StoreError::NotAStore {
+        path: path.to_owned(),
+        reason,
+    })
+}
+
+/// The size of the file or of one that goes with it; none is 0.
+fn size_of(path: &Path, suffix: &str) -> u64 {
+    let mut name = path.to_owned().into_os_string();
+    name.push(suffix);
+    std::fs::metadata(name).map_or(0, |file| file.len())
 }
 
 /// Refuses a file of another program or of a later format. An empty database is a new store where one may be made.
