@@ -5,8 +5,11 @@ use std::path::Path;
 
 use engine_faults::{Disk, Record, Survival};
 use node_store::backend::sqlite::SqliteBackend;
+use node_store::id::{ApplicationId, BlobId, Hash, StateKey};
+use node_store::program::{Bundle, ContextRows, Migration, MigrationError, ReceivedState, UpgradeOutcome};
 use node_store::{
-    BlobStore, Column, Durability, KeyRange, ReadLayer, SqliteOptions, Store, Transaction, WriteLayer,
+    BlobStore, Column, Durability, KeyRange, LayerExt, Markers, Programs, ReadLayer, SqliteOptions, Store,
+    Transaction, WriteLayer, context, key,
 };
 
 const FILE: &str = "node.sqlite";
@@ -75,7 +78,7 @@ fn record(durability: Durability, numbers: std::ops::Range<u64>) -> Record {
         if number % 2 == 0 {
             store.apply(&batch(number)).unwrap();
         } else {
-            let mut staged = node_store::LayerExt::temporal(&mut store);
+            let mut staged = store.temporal();
             staged.apply(&batch(number)).unwrap();
             staged.commit().unwrap();
         }
@@ -200,5 +203,86 @@ fn node_16_after_a_power_cut_no_row_counts_on_a_file_that_is_gone() {
             let found = BlobStore::open(store, files.path()).unwrap();
             assert_eq!(found.dangling().unwrap(), [], "{durability:?}, swept: {swept}");
         }
+    }
+}
+
+/// Writes the state anew.
+struct Rewrite;
+
+impl Migration for Rewrite {
+    fn leads(&self, _from: BlobId, _to: BlobId) -> bool {
+        true
+    }
+
+    fn compile(&mut self, _to: BlobId) -> Result<(), MigrationError> {
+        Ok(())
+    }
+
+    fn migrate(
+        &mut self,
+        _from: BlobId,
+        _to: BlobId,
+        rows: &mut ContextRows<'_, '_>,
+    ) -> Result<(), MigrationError> {
+        rows.put_state(StateKey::new([1; 32]), b"of version 2")?;
+        Ok(())
+    }
+}
+
+fn bundle(code: &'static [u8], state_version: u32) -> Bundle<'static> {
+    Bundle {
+        application_id: ApplicationId::of_manifest(b"notes"),
+        package: String::new(),
+        version: String::new(),
+        source: String::new(),
+        signer_id: String::new(),
+        metadata: vec![],
+        state_version,
+        code: Box::new(code),
+        services: vec![],
+    }
+}
+
+#[test]
+fn node_31_node_33_an_activation_that_was_reported_survives_a_power_cut_with_its_state() {
+    for resync in [false, true] {
+        let (directory, disk) = watched();
+        let mut store = open(directory.path(), Durability::Process);
+        let files = tempfile::tempdir().unwrap();
+        let blobs = BlobStore::open(store.clone(), files.path()).unwrap();
+        let programs = Programs::new(store.clone(), blobs);
+        programs.install(bundle(b"code 1", 1)).unwrap();
+        let application = ApplicationId::of_manifest(b"notes");
+        let space = context::register_space(&mut store, "did:key:space", application).unwrap();
+        programs.upgrade(space, &mut Rewrite).unwrap();
+        let code = programs.install(bundle(b"code 2", 2)).unwrap().code;
+        if resync {
+            programs.request_resync(space, false).unwrap();
+            let state = ReceivedState {
+                rows: vec![(StateKey::new([1; 32]), b"of version 2".to_vec())],
+                root_hash: Hash::ZERO,
+                dag_heads: vec![],
+                code: Some(code),
+            };
+            assert!(programs.settle_resync(space, state).unwrap());
+        } else {
+            let outcome = programs.upgrade(space, &mut Rewrite).unwrap();
+            assert_eq!(outcome, UpgradeOutcome::Activated { code });
+        }
+        let record = disk.recorded();
+        let left = tempfile::tempdir().unwrap();
+        record.after(record.len(), Survival::SyncedOnly).put(left.path());
+        let store = open(left.path(), Durability::Process);
+        let markers = Markers::read(&store, space).unwrap();
+        assert_eq!(
+            (markers.activated, markers.executing),
+            (Some(code), None),
+            "resync: {resync}"
+        );
+        let row = key::ContextState {
+            context_id: space,
+            state_key: StateKey::new([1; 32]),
+        };
+        assert_eq!(store.view().get(&row).unwrap().unwrap(), b"of version 2");
     }
 }

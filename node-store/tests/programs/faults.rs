@@ -58,6 +58,30 @@ fn node_35_activation_only_moves_forward() {
 }
 
 #[test]
+fn node_35_activation_never_goes_to_an_older_state_version() {
+    // As after a resync from a node that was further: state of version 9, and a row that names version 2.
+    let world = World::new();
+    install_2(&world).unwrap();
+    let marker = key::ContextActivatedStateVersion { context_id: alone() };
+    let ahead = value::ContextActivatedStateVersion { state_version: 9 };
+    world.store().handle().put(&marker, &ahead).unwrap();
+    let before = world.dump(|_, _| true);
+    let refused = world.programs().upgrade(alone(), &mut Step::sound()).unwrap_err();
+    assert!(
+        matches!(
+            refused,
+            StoreError::Downgrade {
+                offered: 2,
+                current: 9,
+                ..
+            }
+        ),
+        "{refused}"
+    );
+    assert!(world.dump(|_, _| true) == before);
+}
+
+#[test]
 fn node_31_a_store_that_fails_records_nothing_and_is_tried_again() {
     let world = World::new();
     install_2(&world).unwrap();
@@ -68,7 +92,7 @@ fn node_31_a_store_that_fails_records_nothing_and_is_tried_again() {
         .programs()
         .upgrade(alone(), &mut Step::sound())
         .unwrap();
-    let mut at = 1;
+    let (mut at, mut noted) = (1, 0);
     loop {
         let world = world.copy();
         let programs = world.programs();
@@ -89,7 +113,10 @@ fn node_31_a_store_that_fails_records_nothing_and_is_tried_again() {
         }
         Scenario::Upgrade.start(&world).unwrap();
         if world.programs().markers(alone()).unwrap().failed.is_some() {
-            // The write of the batch itself failed, which is a failure of the apply.
+            // The batch itself failed, which is a failure of the apply.
+            noted += 1;
+            let failed = world.programs().markers(alone()).unwrap().failed;
+            assert_eq!(failed, Some(value::ContextMigrationFailed::ApplyFailed));
             assert_eq!(world.data_version(alone()), 1);
             world.programs().upgrade(alone(), &mut Step::sound()).unwrap();
         }
@@ -97,4 +124,5 @@ fn node_31_a_store_that_fails_records_nothing_and_is_tried_again() {
         at += 1;
     }
     assert!(at > 20, "only {at} calls");
+    assert!(noted > 0, "a failure of the batch itself is on record");
 }

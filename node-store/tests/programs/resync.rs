@@ -103,6 +103,13 @@ fn node_33_resync_is_admitted_refused_forced_and_withdrawn() {
             )
             .unwrap()
     );
+    for column in [
+        node_store::Column::SortedIndex,
+        node_store::Column::SortedIndexMeta,
+    ] {
+        let left = world.dump(|of, key| of == column && key.starts_with(alone().as_bytes()));
+        assert_eq!(left, [], "rows of the old state");
+    }
     assert!(
         !node_store::sorted_index::SortedIndex::new(&store, alone(), [3; 32].into())
             .is_valid_for(&Hash::new([5; 32]))

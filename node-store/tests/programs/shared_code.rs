@@ -71,6 +71,28 @@ fn node_35_code_that_a_newer_context_has_written_state_with_is_not_taken_back() 
 }
 
 #[test]
+fn node_35_code_that_comes_back_is_run_without_a_pin_where_it_was_activated() {
+    let world = World::new();
+    let programs = world.programs();
+    install_2(&world).unwrap();
+    programs.upgrade(alone(), &mut Step::sound()).unwrap();
+    programs
+        .install(Bundle {
+            state_version: 2,
+            ..bundle(1)
+        })
+        .unwrap();
+    assert_eq!(programs.markers(alone()).unwrap().executing, Some(code_id(2)));
+    programs.install(bundle(2)).unwrap();
+    let markers = programs.markers(alone()).unwrap();
+    assert_eq!((markers.installed, markers.executing), (Some(code_id(2)), None));
+    let archived = programs.superseded(application(), code_id(2)).unwrap();
+    assert_eq!(archived, None, "its row is the program's own again");
+    world.check("it came back");
+    world.check_counts("it came back");
+}
+
+#[test]
 fn node_30_code_that_only_removed_contexts_were_pinned_to_goes_at_the_next_start() {
     let world = World::new();
     let programs = world.programs();
