@@ -114,6 +114,26 @@ fn node_16_a_chunk_whose_row_tells_another_size_is_corrupt() {
 }
 
 #[test]
+fn node_16_deleting_an_unknown_blob_takes_no_chunk_that_is_coming_in() {
+    let files = tempfile::tempdir().unwrap();
+    let blobs = BlobStore::open(Store::memory(), files.path()).unwrap();
+    let staged = blobs.stage(&b"coming in"[..]).unwrap();
+    let (id, chunk) = (staged.id(), chunk_id(b"coming in"));
+    blobs.delete(chunk).unwrap();
+    let change = node_store::blob::ReferenceChange::new().adding(staged);
+    blobs.settle(change).unwrap();
+    assert_eq!(
+        io::read_to_string(blobs.reader(id).unwrap()).unwrap(),
+        "coming in"
+    );
+    // A file that is nobody's goes.
+    let orphan = chunk_path(files.path(), chunk_id(b"orphan"));
+    std::fs::write(&orphan, b"orphan").unwrap();
+    blobs.delete(chunk_id(b"orphan")).unwrap();
+    assert!(!orphan.exists());
+}
+
+#[test]
 fn node_16_over_a_store_that_is_read_only_no_file_is_touched() {
     let directory = tempfile::tempdir().unwrap();
     let (path, files) = (

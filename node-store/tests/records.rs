@@ -109,6 +109,29 @@ fn node_14_append_verifies_is_idempotent_and_never_rewrites() {
 }
 
 #[test]
+fn node_14_a_row_that_holds_another_operation_than_its_key_names_is_an_error() {
+    let mut store = Store::memory();
+    let op = op(vec![], 1);
+    let foreign = ScopeId::new([8; 32]);
+    for (scope, op_id) in [(scope(), [9; 32].into()), (foreign, op.id)] {
+        let row = key::ScopeUnifiedOp { scope, op_id };
+        store
+            .put(Column::UnifiedOp, &row.to_bytes(), &op.encode().unwrap())
+            .unwrap();
+        let ops = OpStore::new(&store, scope);
+        for outcome in [ops.get(op_id).map(drop), ops.for_each(|_| Ok(()))] {
+            match outcome {
+                Err(StoreError::OpId { found, expected }) => assert_eq!((found, expected), (op.id, op_id)),
+                Err(StoreError::OpScope { found, expected, .. }) => {
+                    assert_eq!((found, expected), (op.scope, foreign))
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
 fn node_14_staged_operations_land_with_the_batch_they_are_part_of() {
     let mut store = Store::memory();
     let first = op(vec![], 1);
@@ -124,10 +147,18 @@ fn group() -> GroupId {
 }
 
 fn group_op(nonce: u64, parents: Vec<node_store::id::DeltaId>) -> SignedOp {
+    signed_op(SignedOpKind::Group, nonce, parents)
+}
+
+fn signed_op(kind: SignedOpKind, nonce: u64, parents: Vec<node_store::id::DeltaId>) -> SignedOp {
     let key = SigningKey::from_bytes(&[6; 32]);
+    let (version, domain) = match kind {
+        SignedOpKind::Group => (10, b"calimero.group.v1".as_slice()),
+        SignedOpKind::Namespace => (7, b"calimero.namespace.v1".as_slice()),
+    };
     let mut op = SignedOp {
-        kind: SignedOpKind::Group,
-        version: 10,
+        kind,
+        version,
         owner: group(),
         parent_op_hashes: parents,
         signer: PublicKey::new(key.verifying_key().to_bytes()),
@@ -136,7 +167,7 @@ fn group_op(nonce: u64, parents: Vec<node_store::id::DeltaId>) -> SignedOp {
         signature: Signature::ZERO,
     };
     let unsigned = op.encode().unwrap();
-    let signed = [b"calimero.group.v1".as_slice(), &unsigned[..unsigned.len() - 64]].concat();
+    let signed = [domain, &unsigned[..unsigned.len() - 64]].concat();
     op.signature = Signature(key.sign(&signed).to_bytes());
     op
 }
@@ -179,6 +210,43 @@ fn node_13_the_log_goes_on_after_the_highest_row_whatever_the_head_says() {
         .unwrap();
     assert_eq!(append_group_op(&mut store, &group_op(256, vec![])).unwrap(), 256);
     assert_eq!(group_log(&store, group()).unwrap().last().unwrap().0, 256);
+}
+
+#[test]
+fn node_13_heads_of_a_group_log_are_what_nothing_was_made_on_top_of() {
+    let mut store = Store::memory();
+    let first = group_op(1, vec![]);
+    let beside = group_op(2, vec![]);
+    let above = group_op(3, vec![first.content_hash().unwrap()]);
+    for op in [&first, &beside, &above] {
+        append_group_op(&mut store, op).unwrap();
+    }
+    let head = store
+        .view()
+        .get(&key::GroupOpHead { group_id: group() })
+        .unwrap()
+        .unwrap();
+    let expected = [&beside, &above].map(|op| op.content_hash().unwrap());
+    assert_eq!((head.sequence, head.dag_heads), (3, expected.to_vec()));
+    // An operation of a namespace, soundly signed, is none of a group's.
+    let namespace = signed_op(SignedOpKind::Namespace, 4, vec![]);
+    namespace.verify().unwrap();
+    assert!(append_group_op(&mut store, &namespace).is_err());
+    assert_eq!(group_log(&store, group()).unwrap().len(), 3);
+}
+
+#[test]
+fn node_13_arrival_decides_only_among_keys_without_an_epoch() {
+    // The greatest id arrives first.
+    let mut keys: Vec<u8> = (1..9).collect();
+    keys.sort_by_key(|byte| std::cmp::Reverse(node_store::id::KeyId::of_scope_key(&[*byte; 32])));
+    let mut store = Store::memory();
+    let mut ids = Vec::new();
+    for byte in keys {
+        ids.push(store_group_key(&mut store, group(), Secret::new([byte; 32]), 100, 5).unwrap());
+    }
+    let current = current_group_key(&store, group()).unwrap().unwrap();
+    assert_eq!(current.key_id(), ids[0]);
 }
 
 #[test]
@@ -321,6 +389,37 @@ fn node_7_a_scan_of_one_family_and_owner_never_sees_a_neighbour() {
 }
 
 #[test]
+fn node_7_rows_of_another_width_in_one_column_are_passed_over() {
+    let mut store = Store::memory();
+    let context_id = ContextId::new([1; 32]);
+    let remaining = value::ContextAuthoredRemaining { count: 3 };
+    let left = value::ContextLeftMarker { left_at_ms: 4 };
+    let public_key = PublicKey::new([2; 32]);
+    let (counter, marker) = (
+        key::ContextAuthoredRemaining { context_id },
+        key::ContextLeftMarker {
+            context_id,
+            public_key,
+        },
+    );
+    store.handle().put(&counter, &remaining).unwrap();
+    store.handle().put(&marker, &left).unwrap();
+    let view = store.view();
+    let counters = view.scan::<key::ContextAuthoredRemaining>(&context_id).unwrap();
+    assert_eq!(
+        counters.map(Result::unwrap).collect::<Vec<_>>(),
+        [(counter, remaining)]
+    );
+    let mut markers = view.scan::<key::ContextLeftMarker>(&context_id).unwrap();
+    let from = key::ContextLeftMarker {
+        context_id,
+        public_key: PublicKey::ZERO,
+    };
+    assert_eq!(markers.seek(&from).unwrap(), Some((marker, left)));
+    assert!(markers.next().is_none());
+}
+
+#[test]
 fn a_scan_seeks_and_goes_on_and_is_bounded_by_its_range() {
     let mut store = Store::memory();
     let context_id = ContextId::new([1; 32]);
@@ -459,6 +558,13 @@ fn a_delta_and_the_heads_that_name_it_are_one_write() {
     }
     record_delta(&mut store, context_id, &delta(2, vec![1])).unwrap();
     assert_eq!(heads(&store).0, [4], "what was applied before is no head again");
+    // A head that names a delta which is not recorded as applied, as an older writer may leave it, is named once.
+    let row = key::ContextMeta { context_id };
+    let mut meta = store.view().get(&row).unwrap().unwrap();
+    meta.dag_heads.push([5; 32].into());
+    store.handle().put(&row, &meta).unwrap();
+    record_delta(&mut store, context_id, &delta(5, vec![4])).unwrap();
+    assert_eq!(heads(&store), (vec![5], Hash::new([105; 32])));
     let unknown = record_delta(&mut store, ContextId::ZERO, &delta(9, vec![]));
     assert!(matches!(unknown, Err(StoreError::UnknownContext(_))));
 }

@@ -272,6 +272,53 @@ mod tests {
     }
 
     #[test]
+    fn node_14_the_order_is_parents_first_then_time_then_id() {
+        // Ids against the order of times, so that neither can stand in for the other.
+        let template = op(vec![], 0, 0);
+        let made = |id: u8, time: u64, parents: &[u8]| Op {
+            id: OpId::new([id; 32]),
+            parents: parents.iter().map(|parent| OpId::new([*parent; 32])).collect(),
+            hlc: HybridTimestamp::new(time, NonZeroU128::MIN),
+            ..template.clone()
+        };
+        let mut dag = OpDag::new(ScopeId::new([1; 32]));
+        for op in [
+            // Earlier than all, and still after what it was made on top of.
+            made(1, 0, &[2]),
+            made(2, 9, &[9]),
+            made(3, 1, &[9]),
+            made(5, 7, &[9]),
+            made(4, 7, &[9]),
+            made(9, 5, &[]),
+            made(8, 4, &[]),
+        ] {
+            dag.insert(op).unwrap();
+        }
+        let order: Vec<u8> = dag.in_order().iter().map(|op| op.id.as_bytes()[0]).collect();
+        assert_eq!(order, [8, 9, 3, 4, 5, 2, 1]);
+    }
+
+    #[test]
+    fn node_14_only_parents_that_are_nowhere_are_missing() {
+        let mut dag = OpDag::new(ScopeId::new([1; 32]));
+        let (absent, other) = (op(vec![], 0, 0), op(vec![], 0, 1));
+        let waiting = op(vec![absent.id], 1, 2);
+        dag.insert(waiting.clone()).unwrap();
+        let both = op(vec![waiting.id, other.id], 2, 3);
+        assert_eq!(
+            dag.insert(both.clone()).unwrap(),
+            Arrival::Pending {
+                missing: vec![other.id]
+            }
+        );
+        dag.insert(other).unwrap();
+        assert_eq!(
+            dag.insert(absent.clone()).unwrap(),
+            Arrival::Applied(vec![absent.id, waiting.id, both.id])
+        );
+    }
+
+    #[test]
     fn node_14_a_chain_of_100000_that_waited_does_not_overflow_the_stack() {
         let scope = ScopeId::new([1; 32]);
         let mut dag = OpDag::new(scope);

@@ -29,7 +29,7 @@ impl<L: ReadLayer> OpStore<L> {
         OpStore { layer, scope }
     }
 
-    /// An operation by id.
+    /// An operation by id. A row that holds another one is an error.
     pub fn get(&self, op_id: OpId) -> Result<Option<Op>, StoreError> {
         let key = ScopeUnifiedOp {
             scope: self.scope,
@@ -37,8 +37,27 @@ impl<L: ReadLayer> OpStore<L> {
         };
         self.layer
             .get(Column::UnifiedOp, &key.to_bytes())?
-            .map(|bytes| Op::decode(&bytes))
+            .map(|bytes| self.decode(op_id, &bytes))
             .transpose()
+    }
+
+    /// The operation of a row, which must be the one that the row's key names.
+    fn decode(&self, op_id: OpId, bytes: &[u8]) -> Result<Op, StoreError> {
+        let op = Op::decode(bytes)?;
+        if op.id != op_id {
+            return Err(StoreError::OpId {
+                found: op.id,
+                expected: op_id,
+            });
+        }
+        if op.scope != self.scope {
+            return Err(StoreError::OpScope {
+                id: op.id,
+                found: op.scope,
+                expected: self.scope,
+            });
+        }
+        Ok(op)
     }
 
     /// All operations of the scope, in order of their ids, which is no causal order; [`OpDag`](super::OpDag) makes one.
@@ -46,21 +65,7 @@ impl<L: ReadLayer> OpStore<L> {
         let handle = self.layer.view();
         let mut rows = handle.scan::<ScopeUnifiedOp>(&self.scope)?;
         while let Some((key, bytes)) = rows.next_raw()? {
-            let op = Op::decode(bytes)?;
-            if op.id != key.op_id {
-                return Err(StoreError::OpId {
-                    found: op.id,
-                    expected: key.op_id,
-                });
-            }
-            if op.scope != self.scope {
-                return Err(StoreError::OpScope {
-                    id: op.id,
-                    found: op.scope,
-                    expected: self.scope,
-                });
-            }
-            visit(op)?;
+            visit(self.decode(key.op_id, bytes)?)?;
         }
         Ok(())
     }
