@@ -277,6 +277,10 @@ mod tests {
         assert_eq!(clock.last(), before);
         clock.observe(&near).unwrap();
         assert!(clock.tick().unwrap() > near);
+        // The counter is no time: a full one at the bound is not beyond it.
+        let counted = HybridTimestamp::new(near.time() | COUNTER_BITS, id);
+        clock.observe(&counted).unwrap();
+        assert!(clock.tick().unwrap() > counted);
     }
 
     #[test]

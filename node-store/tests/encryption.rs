@@ -139,6 +139,19 @@ fn node_17_a_wrong_key_is_refused_also_where_no_version_is_written_down() {
     assert_eq!(plain.get(Column::Meta, b"k").unwrap().unwrap(), [b'v'; 64]);
 }
 
+#[test]
+fn node_17_a_version_row_that_tells_no_version_is_refused() {
+    for content in [&[0][..], &[], &[1, 2]] {
+        let disk = Arc::new(MemoryBackend::new());
+        let store = Encrypted::new(disk.clone(), support::master_key()).unwrap();
+        store.put(Column::Generic, &KEY_VERSION_ROW, content).unwrap();
+        let refused = Encrypted::new(disk, support::master_key())
+            .err()
+            .expect("no version");
+        assert!(refused.to_string().ends_with("is no key version"), "{refused}");
+    }
+}
+
 /// `at-rest-version`, padded, and an empty fragment.
 const KEY_VERSION_ROW: [u8; 48] = {
     let mut row = [0; 48];

@@ -118,3 +118,22 @@ fn node_1_layers_compose_over_any_layer_and_read_only_reads_all_of_it() {
         [1]
     );
 }
+
+#[test]
+fn a_scan_of_no_rows_does_not_touch_the_backend() {
+    let plan = Plan::new();
+    let inner = MemoryBackend::new();
+    let store = Store::new(Faulty {
+        inner,
+        plan: plan.clone(),
+    });
+    plan.sound();
+    let all = node_store::KeyRange::all();
+    assert_eq!(store.scan(COLUMN, &all, Some(0)).unwrap(), []);
+    let inverted = node_store::KeyRange::new(*b"b", *b"a");
+    assert_eq!(store.scan(COLUMN, &inverted, None).unwrap(), []);
+    assert_eq!(store.last(COLUMN, &inverted).unwrap(), None);
+    assert_eq!(plan.calls(), 0);
+    assert_eq!(store.scan(COLUMN, &all, Some(1)).unwrap(), []);
+    assert!(plan.calls() > 0);
+}

@@ -161,3 +161,90 @@ fn signed(
         Err(StoreError::CredentialSignature { what })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ed25519_dalek::{Signer, SigningKey};
+
+    use super::*;
+
+    fn root(epoch: u8) -> SigningKey {
+        SigningKey::from_bytes(&[epoch + 1; 32])
+    }
+
+    fn public(key: &SigningKey) -> PublicKey {
+        PublicKey::new(key.verifying_key().to_bytes())
+    }
+
+    fn handoff(account: AccountId, from_epoch: u32, signer: &SigningKey, next: &SigningKey) -> RootHandoff {
+        let mut handoff = RootHandoff {
+            account,
+            from_epoch,
+            new_root_sign_pk: public(next),
+            signature: Signature::ZERO,
+        };
+        handoff.signature = Signature(signer.sign(&handoff.payload()).to_bytes());
+        handoff
+    }
+
+    fn certificate(account: AccountId, key_epoch: u32, signer: &SigningKey) -> DeviceCertificate {
+        let mut certificate = DeviceCertificate {
+            account,
+            device: DeviceId::of_account(&account, &[1; 16]),
+            sign_pk: PublicKey::new([2; 32]),
+            kem_pk: PublicKey::new([3; 32]),
+            key_epoch,
+            device_epoch: 0,
+            signature: Signature::ZERO,
+        };
+        certificate.signature = Signature(signer.sign(&certificate.payload()).to_bytes());
+        certificate
+    }
+
+    #[test]
+    fn node_14_a_certificate_leads_back_to_its_account_link_by_link() {
+        let genesis = AccountGenesis::new(public(&root(0)));
+        let account = genesis.account_id();
+        let link = |epoch: u8| handoff(account, epoch.into(), &root(epoch), &root(epoch + 1));
+        let chain = [link(0), link(1)];
+        for epoch in 0..3u8 {
+            let sound = certificate(account, epoch.into(), &root(epoch));
+            sound.verify_chain(&genesis, &chain).unwrap();
+            let forged = certificate(account, epoch.into(), &root(7));
+            assert!(forged.verify_chain(&genesis, &chain).is_err());
+        }
+        let last = certificate(account, 2, &root(2));
+        assert!(
+            last.verify_chain(&genesis, &chain[..1]).is_err(),
+            "the key is not in the chain"
+        );
+        assert!(
+            last.verify_chain(&genesis, &[link(1), link(0)]).is_err(),
+            "out of order"
+        );
+        let forged = [link(0), handoff(account, 1, &root(7), &root(2))];
+        assert!(
+            last.verify_chain(&genesis, &forged).is_err(),
+            "not signed by the key before it"
+        );
+        // Signed by the right key, and counted wrongly or for another account.
+        let miscounted = [link(0), handoff(account, 0, &root(1), &root(2))];
+        assert!(last.verify_chain(&genesis, &miscounted).is_err());
+        let other = AccountGenesis::new(public(&root(9)));
+        let strangers = [link(0), handoff(other.account_id(), 1, &root(1), &root(2))];
+        assert!(last.verify_chain(&genesis, &strangers).is_err());
+        // The account's own key for somebody else's account, and another beginning of the same key.
+        let claimed = certificate(other.account_id(), 0, &root(0));
+        assert!(claimed.verify_chain(&genesis, &[]).is_err());
+        let older = AccountGenesis {
+            version: 1,
+            ..genesis
+        };
+        assert_ne!(older.account_id(), account);
+        assert!(
+            certificate(account, 0, &root(0))
+                .verify_chain(&older, &[])
+                .is_err()
+        );
+    }
+}

@@ -110,3 +110,51 @@ impl Codec for AbsorbCodec {
         Ok(borsh::to_vec(&borsh::to_vec(read)?)?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_one_of_three_and_both_of_two_is_not_written() {
+        let leaf = BufferedLeaf {
+            leaf_bytes: Bytes::default(),
+            schema_app_key: BlobId::ZERO,
+        };
+        let entity = BufferedEntity {
+            id: EntityId::ZERO,
+            entry: Bytes::default(),
+            index: Bytes::default(),
+            schema_app_key: BlobId::ZERO,
+        };
+        let record = |leaf: Option<BufferedLeaf>, entity: Option<BufferedEntity>| AbsorbRecord {
+            id: DeltaId::ZERO,
+            parents: vec![],
+            hlc: HybridTimestamp::ZERO,
+            payload: Bytes::default(),
+            nonce: [0; 12],
+            author_id: PublicKey::ZERO,
+            source_peer: Bytes::default(),
+            key_id: KeyId::ZERO,
+            governance_position: None,
+            delta_signature: None,
+            governance_drain_attempts: 0,
+            producing_app_key: None,
+            leaf,
+            entity,
+            pending_application: None,
+        };
+        let (leaf, entity) = (Some(leaf), Some(entity));
+        assert_eq!(record(None, None).shape().unwrap(), AbsorbShape::Delta);
+        assert!(matches!(
+            record(leaf.clone(), None).shape(),
+            Ok(AbsorbShape::Leaf(_))
+        ));
+        assert!(matches!(
+            record(None, entity.clone()).shape(),
+            Ok(AbsorbShape::Entity(_))
+        ));
+        assert!(AbsorbCodec::encode(&record(leaf.clone(), None)).is_ok());
+        assert!(AbsorbCodec::encode(&record(leaf, entity)).is_err());
+    }
+}

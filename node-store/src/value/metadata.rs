@@ -51,3 +51,36 @@ impl Record for MetadataRecord {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_the_last_that_is_taken() {
+        let record = |name: usize, entries: usize, key: usize, value: usize| MetadataRecord {
+            name: Some("n".repeat(name)),
+            data: (0..entries)
+                .map(|entry| (format!("{entry:0key$}"), "v".repeat(value)))
+                .collect(),
+            updated_at: 0,
+            updated_by: PublicKey::ZERO,
+        };
+        assert!(record(1, 64, 2, 0).check().is_ok());
+        assert!(record(64, 1, 64, 4096).check().is_ok());
+        for beyond in [
+            record(0, 0, 1, 0),
+            record(65, 0, 1, 0),
+            record(1, 65, 2, 0),
+            record(1, 1, 65, 0),
+            record(1, 1, 1, 4097),
+        ] {
+            assert!(beyond.check().is_err(), "{beyond:?}");
+        }
+        let mut nameless = record(1, 0, 1, 0);
+        nameless.name = None;
+        assert!(nameless.check().is_ok());
+        nameless.data.insert(String::new(), String::new());
+        assert!(nameless.check().is_err(), "an empty key");
+    }
+}

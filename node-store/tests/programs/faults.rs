@@ -29,6 +29,8 @@ fn node_35_activation_only_moves_forward() {
         })
         .unwrap();
     let mut store = world.store();
+    // Wanted again, the same code is no rung more.
+    node_store::governance::want_code(&mut store, group(), application(), code_id(2)).unwrap();
     let ladder = key::GroupUpgradeLadder { group_id: group() };
     let mut rungs = store.view().get(&ladder).unwrap().unwrap();
     assert_eq!(rungs.rungs.len(), 2);

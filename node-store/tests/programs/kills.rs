@@ -5,7 +5,7 @@ use crate::scenarios::Scenario;
 use crate::world::World;
 
 /// No start writes more often than this.
-pub(crate) const MOST_WRITES_OF_A_START: usize = 4;
+const MOST_WRITES_OF_A_START: usize = 4;
 
 /// Everything that has to hold of a node which was cut off, once it has started in peace.
 pub(crate) fn require_recovered(
