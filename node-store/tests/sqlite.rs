@@ -246,3 +246,20 @@ fn node_20_one_file_under_two_names_is_still_one_store() {
         "{refused}"
     );
 }
+
+#[test]
+fn node_6_a_scan_over_large_values_sees_every_row_in_both_directions() {
+    let mut store = Store::new(support::sqlite());
+    for row in 0..12u8 {
+        store.put(Column::State, &[row], &vec![row; 100 << 10]).unwrap();
+    }
+    for direction in [Direction::Ascending, Direction::Descending] {
+        let mut cursor = store.range(Column::State, &KeyRange::all(), direction).unwrap();
+        let mut seen = 0;
+        while let Some(row) = cursor.next().unwrap() {
+            assert!(row.value == vec![row.key[0]; 100 << 10]);
+            seen += 1;
+        }
+        assert_eq!(seen, 12, "{direction:?}");
+    }
+}

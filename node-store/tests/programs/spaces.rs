@@ -18,6 +18,22 @@ fn a_space_is_named_again_and_removed_whole_in_one_batch() {
         Some("did:key:alone")
     );
     assert_eq!(space_did(&store, ContextId::new([1; 32])).unwrap(), None);
+    // Noted again, it keeps its rows.
+    let noted = world.dump(|_, _| true);
+    let again = node_store::context::register_space(&mut store, "did:key:alone", [9; 32].into());
+    assert_eq!(again.unwrap(), alone());
+    assert!(world.dump(|_, _| true) == noted);
+    // A DID that does not hash to its context is no answer.
+    let other = ContextId::new([2; 32]);
+    let misplaced = key::Generic {
+        scope: key::GenericScope::SPACE_DID,
+        fragment: other.into(),
+    };
+    store
+        .put(Column::Generic, &misplaced.to_bytes(), b"did:key:alone")
+        .unwrap();
+    assert!(space_did(&store, other).is_err());
+    store.delete(Column::Generic, &misplaced.to_bytes()).unwrap();
     let mut index = node_store::sorted_index::SortedIndex::new(&mut store, alone(), [3; 32].into());
     index.insert(b"a", [4; 32].into()).unwrap();
     index.stamp(&Hash::new([5; 32])).unwrap();
