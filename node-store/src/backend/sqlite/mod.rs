@@ -2,10 +2,10 @@
 //! Rules: NODE-20, NODE-25; F39 for the log's bound and the rollback guard.
 
 mod cursor;
+mod lock;
 mod readers;
 mod statements;
 
-use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
+use self::lock::WriterLock;
 use self::readers::{ReadSession, Readers, SessionView};
 use self::statements::SQL;
 use super::{Database, Durability, ReadView};
@@ -51,8 +52,7 @@ pub struct SqliteBackend {
     unknown: Vec<String>,
     durability: Durability,
     path: PathBuf,
-    /// Held as long as the store is open for writing.
-    _lock: Option<File>,
+    _lock: Option<WriterLock>,
 }
 
 /// What an operator may want to watch.
@@ -73,7 +73,7 @@ impl SqliteBackend {
                 .map_err(|cause| StoreError::file(parent, "create directory", cause))?;
         }
         let path = &resolved(path)?;
-        let lock = take_lock(path)?;
+        let lock = WriterLock::take(path)?;
         require_whole(path)?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
             | OpenFlags::SQLITE_OPEN_CREATE
@@ -159,25 +159,6 @@ fn resolved(path: &Path) -> Result<PathBuf, StoreError> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new("."));
     Ok(parent.canonicalize().map_err(failed)?.join(name))
-}
-
-fn take_lock(path: &Path) -> Result<File, StoreError> {
-    let mut lock_path = path.to_owned().into_os_string();
-    lock_path.push(".lock");
-    let lock_path = PathBuf::from(lock_path);
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&lock_path)
-        .map_err(|cause| StoreError::file(&lock_path, "open lock file", cause))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(StoreError::Locked {
-            path: path.to_owned(),
-        }),
-        Err(TryLockError::Error(cause)) => Err(StoreError::file(lock_path, "lock", cause)),
-    }
 }
 
 /// Refuses what SQLite would take for an empty database and write anew, log and all, and what ends within a page although no
