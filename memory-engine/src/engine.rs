@@ -16,6 +16,7 @@ use crate::foreign::Foreign;
 use crate::open::{BUSY_TIMEOUT, Durability, map_file, open_reader, open_writer};
 use crate::reader::Reader;
 use crate::snapshot::SnapshotPolicy;
+use crate::sqlite_builtin::Meter;
 use crate::store_path::StoreLocation;
 
 /// Settings of a handle. None of them shows in the file.
@@ -40,6 +41,8 @@ pub struct Engine {
     /// Why SQLite undid the whole open transaction by itself, as it does when the disk fails it.
     undone: Option<EngineError>,
     foreign: Foreign,
+    /// Of clients' SQL, once there was any.
+    pub(crate) meter: Option<Meter>,
     resting: bool,
 }
 
@@ -93,6 +96,7 @@ impl Engine {
             open: OpenTransaction::None,
             undone: None,
             foreign: Foreign::default(),
+            meter: None,
             resting: false,
         };
         let seq = engine.server_seq()?;

@@ -8,6 +8,7 @@ use memory_wire::value::Value;
 use rusqlite::Connection;
 use rusqlite::limits::Limit;
 
+use super::metered;
 use crate::error::EngineError;
 
 /// Steps of SQLite's machine between two looks at the bound.
@@ -41,31 +42,45 @@ impl Default for StatementBounds {
 
 /// Ends statements of one connection that have taken more steps than they were given.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Meter {
+pub(crate) struct Meter {
     left: Arc<AtomicU64>,
     running: Arc<AtomicBool>,
+    used_up: Arc<AtomicBool>,
 }
 
 impl Meter {
-    /// A meter on a connection, which counts while [`Meter::run`] does.
-    pub(super) fn install(conn: &mut Connection) -> Result<Meter, EngineError> {
+    /// A meter for a connection, which counts while [`Meter::run`] does: the work of functions for as long as the connection
+    /// lives, that of SQLite's machine while the meter watches.
+    pub(super) fn install(conn: &Connection) -> Result<Meter, EngineError> {
         let meter = Meter::default();
-        let (left, running) = (meter.left.clone(), meter.running.clone());
-        let is_used_up = move || {
-            running.load(Ordering::Relaxed)
-                && left
-                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-                        left.checked_sub(LOOK.unsigned_abs().into())
-                    })
-                    .is_err()
-        };
-        conn.progress_handler(LOOK, Some(is_used_up))?;
+        metered::install(conn, &meter)?;
         Ok(meter)
     }
 
-    /// Takes the meter off.
-    pub(super) fn remove(conn: &mut Connection) -> Result<(), EngineError> {
+    /// Has SQLite look at the meter from now on.
+    pub(super) fn watch(&self, conn: &mut Connection) -> Result<(), EngineError> {
+        let meter = self.clone();
+        let is_used_up = move || !meter.take(LOOK.unsigned_abs().into());
+        Ok(conn.progress_handler(LOOK, Some(is_used_up))?)
+    }
+
+    /// SQLite looks at no meter any more.
+    pub(super) fn unwatch(conn: &mut Connection) -> Result<(), EngineError> {
         Ok(conn.progress_handler(0, None::<fn() -> bool>)?)
+    }
+
+    /// Takes steps from what runs; false when so many are not left. Nothing is taken while nobody counts.
+    pub(super) fn take(&self, steps: u64) -> bool {
+        if !self.running.load(Ordering::Relaxed) {
+            return true;
+        }
+        let rest = |left: u64| left.checked_sub(steps);
+        let is_left = self
+            .left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest)
+            .is_ok();
+        self.used_up.fetch_or(!is_left, Ordering::Relaxed);
+        is_left
     }
 
     /// Gives what runs from now on so many steps together.
@@ -86,12 +101,13 @@ impl Meter {
             conn,
             usual: conn.set_limit(Limit::SQLITE_LIMIT_LENGTH, longest)?,
         };
+        self.used_up.store(false, Ordering::Relaxed);
         self.running.store(true, Ordering::Relaxed);
         let done = work();
         drop(running);
         match done {
-            // The engine's own reason to interrupt a read does not reach these connections.
-            Err(EngineError::ReadOvertaken) => Err(EngineError::SqliteExceeded {
+            // Whatever it is called: an interrupted statement, or a function that failed.
+            Err(_) if self.used_up.load(Ordering::Relaxed) => Err(EngineError::SqliteExceeded {
                 bound: "takes too many steps",
             }),
             done => done,

@@ -248,6 +248,16 @@ impl Engine {
             })
     }
 
+    /// The meter of the store's connection, which stays on it: putting it on anew would have every kept statement prepared
+    /// again.
+    fn meter(&mut self) -> Result<Meter, EngineError> {
+        if let Some(meter) = &self.meter {
+            return Ok(meter.clone());
+        }
+        let meter = Meter::install(&self.conn)?;
+        Ok(self.meter.insert(meter).clone())
+    }
+
     /// The owner that the committed handle document names (ENG-1425): what `dbOwner` means where a declaration leaves it
     /// out.
     fn handle_owner(&self, branch: &BranchName, target: &Target<'_>) -> Result<Option<Value>, EngineError> {
@@ -283,7 +293,8 @@ impl<'e> Attached<'e> {
             meter: Meter::default(),
         };
         attached.confinement = Confinement::begin(attached.engine.connection_mut(), attached.alias.clone())?;
-        attached.meter = Meter::install(attached.engine.connection_mut())?;
+        attached.meter = attached.engine.meter()?;
+        attached.meter.watch(attached.engine.connection_mut())?;
         Ok(attached)
     }
 }
@@ -291,7 +302,7 @@ impl<'e> Attached<'e> {
 impl Drop for Attached<'_> {
     fn drop(&mut self) {
         let conn = self.engine.connection_mut();
-        let ended = Meter::remove(conn).and_then(|()| Confinement::end(conn));
+        let ended = Meter::unwatch(conn).and_then(|()| Confinement::end(conn));
         if let Err(error) = ended {
             tracing::error!(%error, "the store's statements stay bounded");
         }

@@ -9,7 +9,7 @@
 //! | what a row's label is | [`row_label`] |
 //! | the statement that creates a declared table | [`table`] |
 //! | where a database's file lies, and whose it is | [`cell_file`], `seal` |
-//! | how much a request may use up | [`StatementBounds`] |
+//! | how much a request may use up | [`StatementBounds`], `metered` |
 //! | to land a commit that writes | [`CellDatabases`], [`Engine::apply_commit_with_sqlite`](crate::Engine::apply_commit_with_sqlite) |
 //! | to read | [`CellReaders`] |
 
@@ -20,14 +20,17 @@ mod confinement;
 pub mod disk_source;
 pub mod guard;
 mod labelled_write;
+mod metered;
 mod query;
 pub mod row_label;
 mod seal;
 mod sql_text;
 mod sql_value;
 pub mod table;
+mod text_pattern;
 pub mod write_target;
 
+pub(crate) use bounds::Meter;
 pub use bounds::StatementBounds;
 pub use commit::CellDatabases;
 pub use disk_source::DiskSources;

@@ -154,7 +154,8 @@ impl CellReaders {
         let mut conn = Connection::open_with_flags(path, flags)?;
         conn.busy_timeout(BUSY_TIMEOUT)?;
         let confinement = Confinement::begin(&mut conn, "main".to_owned())?;
-        let meter = Meter::install(&mut conn)?;
+        let meter = Meter::install(&conn)?;
+        meter.watch(&mut conn)?;
         Ok(Pooled {
             conn,
             confinement,

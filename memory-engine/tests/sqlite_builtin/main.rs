@@ -437,16 +437,23 @@ fn srv_1203_statements_end_at_their_bounds() {
     });
     store.commit(vec![sqlite(INSERT, value!(["kept", 1]))]).unwrap();
     const FOR_EVER: &str = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c)";
+    // One call of a function, which SQLite's own would finish in a minute.
+    const PRODUCT: &str = "(hex(zeroblob(400000)) LIKE '%' || hex(zeroblob(20000)) || '1')";
     let told = |failed: EngineError| {
         assert!(matches!(failed, EngineError::SqliteExceeded { .. }), "{failed:?}");
         failed.to_string()
     };
     for _ in 0..2 {
-        let endless = store.rows(Scope::Space, &format!("{FOR_EVER} SELECT max(n) FROM c"));
-        assert_eq!(
-            told(endless.unwrap_err()),
-            "the SQLite statement takes too many steps"
-        );
+        for read in [
+            format!("{FOR_EVER} SELECT max(n) FROM c"),
+            format!("SELECT {PRODUCT} FROM notes"),
+        ] {
+            let endless = store.rows(Scope::Space, &read);
+            assert_eq!(
+                told(endless.unwrap_err()),
+                "the SQLite statement takes too many steps"
+            );
+        }
         let much = store.rows(
             Scope::Space,
             "SELECT hex(zeroblob(30000)) a, hex(zeroblob(30000)) b FROM notes",
@@ -463,6 +470,7 @@ fn srv_1203_statements_end_at_their_bounds() {
     for write in [
         format!("INSERT INTO notes (n) {FOR_EVER} SELECT n FROM c"),
         format!("UPDATE notes SET n = ({FOR_EVER} SELECT max(n) FROM c)"),
+        format!("UPDATE notes SET n = {PRODUCT}"),
     ] {
         let failed = store.commit(vec![set("of:a", value!(1)), sqlite(&write, value!([]))]);
         assert_eq!(
