@@ -195,6 +195,9 @@ pub enum EngineError {
     /// newest state, can help.
     #[error("the read was ended: it kept the space's write-ahead log from being emptied")]
     ReadOvertaken,
+    /// An evaluation would read more documents than it was given.
+    #[error("the query reads more than {0} documents")]
+    ReadsTooMuch(usize),
     /// SQLite itself failed in any other way. The text is SQLite's own.
     #[error("{}", sqlite_text(.0))]
     Sqlite(#[source] rusqlite::Error),
@@ -310,6 +313,7 @@ impl EngineError {
             | StoreDamaged(_)
             | StoreReadOnly(_)
             | ReadOvertaken
+            | ReadsTooMuch(_)
             | DamagedCopy { .. }
             | SqliteExceeded { .. }
             | SqliteOfAnother

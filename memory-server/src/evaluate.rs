@@ -536,9 +536,9 @@ pub(crate) fn catch_up(
         let mut outcome = if subject.asks_nothing() {
             pass.incremental(&subject, live, &FxHashSet::default(), &DirtyBatch::default())?
         } else {
-            match prepared.and_then(|prepared| prepared.bring_current(reader, pass.head)) {
-                Some(view) => pass.diff(&subject, live, view)?,
-                None => pass.full(&subject, live)?,
+            match prepared.map(|prepared| prepared.bring_current(reader)) {
+                Some(Ok(Ok(view))) => pass.diff(&subject, live, view)?,
+                Some(Ok(Err(_)) | Err(_)) | None => pass.full(&subject, live)?,
             }
         };
         let sync = outcome.says_something(&subject).then(|| {

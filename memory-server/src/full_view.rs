@@ -27,26 +27,27 @@ impl FullView {
         identity: &ScopeIdentity,
         queries: &[(GraphKey, GraphQuery)],
     ) -> Result<FullView, ServerError> {
-        let mut view = FullView {
-            graphs: BTreeMap::new(),
-        };
-        view.add(reader, space, identity, queries)?;
-        Ok(view)
+        FullView::evaluate_within(reader, space, identity, queries, usize::MAX)
     }
 
-    /// Evaluates further queries.
-    pub(crate) fn add(
-        &mut self,
+    /// The same, when each query reads at most so many documents; otherwise [`EngineError::ReadsTooMuch`].
+    ///
+    /// [`EngineError::ReadsTooMuch`]: memory_engine::EngineError::ReadsTooMuch
+    pub(crate) fn evaluate_within(
         reader: &Reader,
         space: &Space,
         identity: &ScopeIdentity,
         queries: &[(GraphKey, GraphQuery)],
-    ) -> Result<(), ServerError> {
+        most: usize,
+    ) -> Result<FullView, ServerError> {
+        let mut graphs = BTreeMap::new();
         for (key, query) in queries {
-            let graph = space.evaluations.track(reader, space.id(), identity, query)?;
-            self.graphs.insert(key.clone(), graph);
+            let graph = space
+                .evaluations
+                .track_within(reader, space.id(), identity, query, most)?;
+            graphs.insert(key.clone(), graph);
         }
-        Ok(())
+        Ok(FullView { graphs })
     }
 
     /// Every snapshot with the key it is held under, once.
@@ -69,6 +70,7 @@ impl FullView {
         identity: &ScopeIdentity,
         standing: Option<&TrackedGraph>,
         query: &GraphQuery,
+        most: usize,
     ) -> Result<(TrackedGraph, Vec<(InstanceKey, Snapshot)>), ServerError> {
         let keyed = |snapshots: Vec<Snapshot>| {
             snapshots
@@ -78,13 +80,15 @@ impl FullView {
         };
         match standing {
             None => {
-                let graph = space.evaluations.track(reader, space.id(), identity, query)?;
+                let graph = space
+                    .evaluations
+                    .track_within(reader, space.id(), identity, query, most)?;
                 let snapshots = graph.snapshots().collect();
                 Ok((graph, keyed(snapshots)))
             }
             Some(standing) => {
                 let mut graph = standing.clone();
-                let reported = graph.extend(reader, query)?;
+                let reported = graph.extend_within(reader, query, most)?;
                 Ok((graph, keyed(reported)))
             }
         }

@@ -2,9 +2,15 @@
 //! service's own empty instance (SRV-611). Nothing lifts either refusal: no message carries a delegated scoped read
 //! (SRV-612). Asked by the read requests before evaluation and by every pass.
 
+use memory_engine::Reader;
 use memory_wire::message::Root;
 use memory_wire::{BranchName, EntityId, Scope, ScopeIdentity, ScopeKey, SpaceId, WireError};
 use rustc_hash::FxHashMap;
+
+use crate::error::ServerError;
+use crate::leases::ElsewhereLeases;
+use crate::server::Server;
+use crate::space::Space;
 
 /// How a request's roots may be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +92,41 @@ pub(crate) fn refuse_foreign_scoped(root: &Root, leased: &SpaceId, read: &SpaceI
          delegated scoped reads are fail-closed until grant resolution lands)",
         root.id, root.scope
     ))
+}
+
+impl Server {
+    /// The ladders of §6.2 and §6.4 over a request's roots.
+    pub(crate) fn admit_reads<'a>(
+        &self,
+        space: &Space,
+        reader: &Reader,
+        identity: &ScopeIdentity,
+        roots: impl Iterator<Item = (&'a BranchName, &'a Root)> + Clone,
+        elsewhere: &ElsewhereLeases,
+    ) -> Result<Naming, WireError> {
+        let config = self.config();
+        let in_store = |error| ServerError::Engine(error).to_query();
+        if config.server_execution
+            && let Some(principal) = &identity.principal
+            && let Some(root) = first_unnamed_scoped(roots.clone())
+        {
+            let holder = self.holder_of(principal);
+            let here = reader
+                .live_holder(space.id(), config.clock.wall_ms())
+                .map_err(in_store)?;
+            if here.as_ref() != Some(&holder)
+                && let Some(leased) = elsewhere.held_by(&holder)
+            {
+                return Err(refuse_foreign_scoped(root, leased, space.id()));
+            }
+        }
+        let live = config.server_execution
+            && names_instances(roots.clone())
+            && self
+                .holds_live_lease(space, reader, identity.principal.as_ref(), elsewhere)
+                .map_err(in_store)?;
+        admit(roots, identity, config.server_execution, live)
+    }
 }
 
 #[cfg(test)]

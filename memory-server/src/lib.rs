@@ -8,7 +8,7 @@
 //! | you look for | room |
 //! | --- | --- |
 //! | how frames come in and go out, closes, limits | `listener`, `transport`, `outbound`, `connection` |
-//! | which request is answered where | `dispatch`, then `handshake`, `session_open`, `transact`, `watch_requests`, `graph_query`, `entity_ids`, `sqlite_requests` |
+//! | which request is answered where | `dispatch`, then `handshake`, `session_open`, `transact`, `watch_requests` (`large_list`), `graph_query`, `entity_ids`, `sqlite_requests` |
 //! | what one space has: sessions, dirt, caches | `space`, `registry`, `session`, `dirty` |
 //! | why no frame overtakes a verdict | `turn` |
 //! | how a change reaches who watches it | `flush`, `visits`, `evaluate`, `shared_frames`, `full_view`, `prepared_view`, `applicable`, `delivery`, `document_cache` |
@@ -49,6 +49,7 @@ mod http;
 mod identifiers;
 mod instance_reads;
 pub mod knobs;
+mod large_list;
 mod leases;
 pub mod limits;
 mod listener;

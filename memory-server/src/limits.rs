@@ -79,6 +79,8 @@ pub struct Limits {
     /// make them reach later is delivered and only shown in the statistics (SRV-1205).
     pub max_tracked_documents: usize,
 
+    /// Documents a watch request may read in the space's turn; a list that reads more is evaluated beside it (SRV-1203).
+    pub documents_in_turn: usize,
     /// Commits of one space admitted in one publication turn (SRV-409).
     pub commits_per_turn: usize,
     /// Full evaluations (resumes, watch replacements) that run at once in the process (SRV-1204).
@@ -163,6 +165,7 @@ impl Default for Limits {
             unconfirmed_instances: 65_536,
             max_watches: 16_384,
             max_tracked_documents: 1_000_000,
+            documents_in_turn: 512,
             commits_per_turn: 64,
             concurrent_full_evaluations: threads.max(2),
             encoded_document_bytes: 16 * MIB,

@@ -1,6 +1,6 @@
 //! A watch list evaluated beside the space's turn (SRV-525, SRV-1203): the walk of a large list must not hold up the
-//! space's commits. Within the turn it is brought up to date with whatever landed meanwhile, so that nothing falls
-//! between evaluation and installation.
+//! space's commits. It follows the commits that land meanwhile, and within the turn takes in the last of them, so that
+//! nothing falls between evaluation and installation.
 
 use std::sync::Arc;
 
@@ -15,72 +15,142 @@ use crate::server::Server;
 use crate::session::GraphKey;
 use crate::space::Space;
 
-/// Commits that may have landed meanwhile before evaluating anew is the better way.
-const MOST_COMMITS_BEHIND: u64 = 256;
+/// Commits that may be taken in within the turn.
+const MOST_IN_TURN: usize = 64;
+/// Commits taken in at once beside it; where more have landed, evaluating anew is the better way.
+const MOST_AT_ONCE: usize = 4_096;
+/// How often it is brought nearer to the head before the turn is asked for.
+const APPROACHES: usize = 4;
 
 /// An evaluation as of `at`.
 pub(crate) struct PreparedView {
     view: FullView,
     at: Seq,
+    identity: ScopeIdentity,
+    queries: Arc<[(GraphKey, GraphQuery)]>,
 }
 
 impl PreparedView {
-    /// Evaluates beside the turn, so many at once in the process, the rest queue (SRV-1204). `None` when there is no
-    /// such place or the evaluation fails: the turn then does it itself and answers for it.
+    /// True when there is a place beside the turn: a store in memory has none.
+    pub(crate) fn is_possible(space: &Space) -> bool {
+        *space.engine().location() != StoreLocation::Memory
+    }
+
+    /// Evaluates beside the turn, so many at once in the process, the rest queue (SRV-1204).
     pub(crate) async fn prepare(
         server: &Server,
         space: &Arc<Space>,
         identity: ScopeIdentity,
-        queries: Vec<(GraphKey, GraphQuery)>,
-    ) -> Option<PreparedView> {
-        if *space.engine().location() == StoreLocation::Memory || queries.is_empty() {
-            return None;
-        }
+        queries: Arc<[(GraphKey, GraphQuery)]>,
+    ) -> Result<PreparedView, ServerError> {
         let _permit = server.full_evaluation_permit().await;
-        let shared = Arc::clone(space);
-        let prepared = space
-            .read(move |reader| {
-                let view = FullView::evaluate(reader, &shared, &identity, &queries);
-                let at = reader.server_seq()?;
-                Ok::<_, EngineError>(view.ok().map(|view| PreparedView { view, at }))
-            })
-            .await;
-        prepared.ok().flatten()
+        let prepared = in_reader(space, move |space, reader| {
+            PreparedView::evaluate(reader, space, identity, queries)
+        })
+        .await?;
+        prepared.approach(space).await
     }
 
-    /// The evaluation as of `head`, which `reader` sees.
-    pub(crate) fn bring_current(self, reader: &Reader, head: Seq) -> Option<FullView> {
-        let PreparedView { mut view, at } = self;
-        if at == head {
-            return Some(view);
-        }
-        match catch_up(&mut view, reader, at) {
-            Ok(Caught::Up) => Some(view),
-            Ok(Caught::TooFarBehind) => None,
-            Err(error) => {
-                tracing::debug!(%error, "a prepared evaluation is done over");
-                None
+    /// As [`PreparedView::prepare`], from where an earlier one got to.
+    pub(crate) async fn follow(
+        self,
+        server: &Server,
+        space: &Arc<Space>,
+    ) -> Result<PreparedView, ServerError> {
+        let _permit = server.full_evaluation_permit().await;
+        self.approach(space).await
+    }
+
+    fn evaluate(
+        reader: &Reader,
+        space: &Space,
+        identity: ScopeIdentity,
+        queries: Arc<[(GraphKey, GraphQuery)]>,
+    ) -> Result<PreparedView, ServerError> {
+        Ok(PreparedView {
+            view: FullView::evaluate(reader, space, &identity, &queries)?,
+            at: reader.server_seq()?,
+            identity,
+            queries,
+        })
+    }
+
+    /// Takes in what has landed, again and again, until little has.
+    async fn approach(mut self, space: &Arc<Space>) -> Result<PreparedView, ServerError> {
+        for _ in 0..APPROACHES {
+            let (prepared, is_near) =
+                in_reader(space, move |space, reader| self.take_in(space, reader)).await?;
+            self = prepared;
+            if is_near {
+                break;
             }
         }
+        Ok(self)
     }
-}
 
-/// How bringing an evaluation up to date ended.
-enum Caught {
-    Up,
-    TooFarBehind,
-}
-
-fn catch_up(view: &mut FullView, reader: &Reader, at: Seq) -> Result<Caught, ServerError> {
-    for graph in view.graphs.values_mut() {
-        let commits = reader.commits_since(at, graph.branch(), Some(MOST_COMMITS_BEHIND))?;
-        if commits.len() as u64 == MOST_COMMITS_BEHIND {
-            return Ok(Caught::TooFarBehind);
-        }
-        let written: FxHashSet<InstanceId> = commits.into_iter().flat_map(|commit| commit.writes).collect();
-        if !written.is_empty() {
+    /// One step; tells whether it was a short one.
+    fn take_in(mut self, space: &Space, reader: &Reader) -> Result<(PreparedView, bool), ServerError> {
+        let head = reader.server_seq()?;
+        let Some((written, commits)) = self.written_since(reader, MOST_AT_ONCE)? else {
+            let PreparedView {
+                identity, queries, ..
+            } = self;
+            return Ok((PreparedView::evaluate(reader, space, identity, queries)?, false));
+        };
+        for graph in self.view.graphs.values_mut() {
+            // Of nothing, too: what may be reached no more is found out here.
             graph.refresh(reader, &written)?;
         }
+        self.at = head;
+        Ok((self, commits <= MOST_IN_TURN))
     }
-    Ok(Caught::Up)
+
+    /// What was written since, in how many commits; `None` when in more than `most`.
+    fn written_since(
+        &self,
+        reader: &Reader,
+        most: usize,
+    ) -> Result<Option<(FxHashSet<InstanceId>, usize)>, EngineError> {
+        let mut written = FxHashSet::default();
+        let mut longest = 0;
+        let branches: FxHashSet<_> = self.view.graphs.values().map(|graph| graph.branch()).collect();
+        for branch in branches {
+            let commits = reader.commits_since(self.at, branch, Some(most as u64 + 1))?;
+            if commits.len() > most {
+                return Ok(None);
+            }
+            longest = longest.max(commits.len());
+            written.extend(commits.into_iter().flat_map(|commit| commit.writes));
+        }
+        Ok(Some((written, longest)))
+    }
+
+    /// The evaluation as of what `reader` sees. Costs what little was written since; where that is not little, or leaves
+    /// open what is still reached, it has to go on beside the turn.
+    pub(crate) fn bring_current(
+        mut self,
+        reader: &Reader,
+    ) -> Result<Result<FullView, PreparedView>, ServerError> {
+        let head = reader.server_seq()?;
+        let Some((written, _)) = self.written_since(reader, MOST_IN_TURN)? else {
+            return Ok(Err(self));
+        };
+        for graph in self.view.graphs.values_mut() {
+            graph.refresh_keeping(reader, &written)?;
+        }
+        self.at = head;
+        match self.view.graphs.values().any(|graph| graph.is_doubtful()) {
+            true => Ok(Err(self)),
+            false => Ok(Ok(self.view)),
+        }
+    }
+}
+
+/// Runs `work` beside the turn on one state of the store.
+async fn in_reader<R: Send + 'static>(
+    space: &Arc<Space>,
+    work: impl FnOnce(&Space, &Reader) -> Result<R, ServerError> + Send + 'static,
+) -> Result<R, ServerError> {
+    let shared = Arc::clone(space);
+    space.read(move |reader| Ok(work(&shared, reader))).await?
 }

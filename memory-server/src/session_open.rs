@@ -115,7 +115,14 @@ async fn prepare_resume(
             && session.principal.as_ref() == principal;
         resumes.then(|| (Arc::clone(&session.effective), session.identity()))?
     };
-    let view = PreparedView::prepare(server, space, identity, watches.queries()).await?;
+    let queries = watches.queries();
+    if queries.is_empty() || !PreparedView::is_possible(space) {
+        return None;
+    }
+    // What fails here the turn tries again, and answers for it.
+    let view = PreparedView::prepare(server, space, identity, queries.into())
+        .await
+        .ok()?;
     Some(PreparedResume { watches, view })
 }
 

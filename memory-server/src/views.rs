@@ -120,6 +120,18 @@ impl ViewSelection {
 }
 
 impl Views {
+    /// True when both ask for the same and were selected the same: one is then the other's copy, as far as a session's
+    /// views come from its requests.
+    pub(crate) fn are(&self, other: &Views) -> bool {
+        let key = |view: &View| (view.interest.revision, view.selection.as_ref().map(Arc::as_ptr));
+        self.0.len() == other.0.len()
+            && self
+                .0
+                .iter()
+                .zip(&other.0)
+                .all(|((id, view), (other_id, other))| id == other_id && key(view) == key(other))
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,11 +1,12 @@
 //! `session.watch.set` and `session.watch.add` (SRV-501…506, SRV-525, SRV-526): checked, evaluated and installed in the
-//! space's turn, so that no commit falls between the evaluation and the installation.
+//! space's turn, so that no commit falls between the evaluation and the installation. A list that reads much is evaluated
+//! beside the turn, between a first look that checks the request and a second that installs it (SRV-1203).
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use memory_engine::{Engine, Reader};
-use memory_wire::message::{Remove, SyncContent, SyncFrame, Watch, WatchRequest};
+use memory_engine::{Engine, EngineError, Reader};
+use memory_wire::message::{Remove, SyncContent, SyncFrame, UpsertFrame, Watch, WatchRequest};
 use memory_wire::{Object, Seq, Value, WireError};
 use rustc_hash::{FxHashMap, FxHashSet};
 use tracing::Instrument as _;
@@ -18,16 +19,19 @@ use crate::dispatch::{Answer, Requester, refuse, respond};
 use crate::error::ServerError;
 use crate::evaluate::{Pass, Subject};
 use crate::full_view::FullView;
-use crate::instance_reads::{self, Naming};
+use crate::instance_reads::Naming;
+use crate::large_list::{Large, Prepared, Standing};
 use crate::leases::ElsewhereLeases;
-use crate::prepared_view::PreparedView;
 use crate::registry::Slot;
 use crate::server::Server;
 use crate::serving_plane::DemandReason;
 use crate::spans;
-use crate::statistics::{HoldLimit, SlowOperation, SlowQuery};
+use crate::statistics::{EvaluatedIn, HoldLimit, SlowOperation, SlowQuery};
 use crate::views::Views;
 use crate::watches::{WatchSet, queries_by_branch};
+
+/// How often a list is brought nearer to the head beside the turn; then the turn evaluates it, for it must be answered.
+const MOST_ROUNDS: u32 = 8;
 
 /// Which of the two requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,64 +86,43 @@ async fn handle(
         return refuse(connection, &request.header.request_id, error);
     }
     let space = Arc::clone(&requester.open.space);
-    let prepared = match change {
-        Change::Set => prepare(server, &requester, &request).await,
-        Change::Add => None,
-    };
     let elsewhere = if names_instances(&request.watches) || is_keyed(&requester) {
-        server.leases_elsewhere(&space).await
+        Arc::new(server.leases_elsewhere(&space).await)
     } else {
-        ElsewhereLeases::default()
+        Arc::default()
     };
-    let (server_in_turn, connection_in_turn) = (Arc::clone(server), Arc::clone(connection));
-    let request_id = request.header.request_id.clone();
-    let done = space
-        .in_turn(move |engine| {
-            let job = Job {
-                server: server_in_turn,
-                requester,
-                change,
-                elsewhere,
-                started: Instant::now(),
-            };
-            let result = job.run(engine, request, prepared);
-            // Queued before the turn ends: no later frame overtakes it.
-            respond(&job.server, &connection_in_turn, &job.requester, result);
-        })
-        .await;
-    if let Err(error) = done {
-        refuse(connection, &request_id, error.to_query());
-    }
-}
-
-/// Evaluates a replacement beside the turn, if the request looks like one that will be admitted; the turn decides.
-async fn prepare(server: &Server, requester: &Requester, request: &WatchRequest) -> Option<PreparedView> {
-    if names_instances(&request.watches) || request.views.is_some() {
-        return None;
-    }
-    server.require_current(requester).ok()?;
-    let space = &requester.open.space;
-    let identity = space
-        .registry
-        .lock()
-        .by_id(&requester.header.session_id)?
-        .identity();
-    let watches = Arc::new(WatchSet::replacing(
-        Watch::list_from_values(&request.watches).ok()?,
-    ));
-    if server.config().acl.mode.is_active() {
-        let state = space.access.state(space).await.ok()?;
-        let reader = space
-            .registry
-            .lock()
-            .by_id(&requester.header.session_id)?
-            .reader()
-            .cloned();
-        if !acl::may_read(server, space.id(), &state, reader.as_ref()) {
-            return None;
+    let request = Arc::new(request);
+    let started = Instant::now();
+    let mut prepared = None;
+    for round in 0.. {
+        let job = Job {
+            server: Arc::clone(server),
+            requester: requester.clone(),
+            request: Arc::clone(&request),
+            change,
+            elsewhere: Arc::clone(&elsewhere),
+            started,
+            beside: round < MOST_ROUNDS,
+        };
+        let (connection_in_turn, so_far) = (Arc::clone(connection), prepared.take());
+        let looked = space
+            .in_turn(move |engine| {
+                let result = match job.run(engine, so_far) {
+                    Ok(Looked::Large(large)) => return Some(large),
+                    Ok(Looked::Answered(answer)) => Ok(answer),
+                    Err(error) => Err(error),
+                };
+                // Queued before the turn ends: no later frame overtakes it.
+                respond(&job.server, &connection_in_turn, &job.requester, result);
+                None
+            })
+            .await;
+        match looked {
+            Ok(Some(large)) => prepared = large.evaluate(server, &space).await,
+            Ok(None) => return,
+            Err(error) => return refuse(connection, &request.header.request_id, error.to_query()),
         }
     }
-    PreparedView::prepare(server, space, identity, watches.queries()).await
 }
 
 /// A look at the raw watches, for requests that name nothing must not wait for leases (SRV-606).
@@ -166,33 +149,46 @@ fn is_keyed(requester: &Requester) -> bool {
         .is_some_and(|session| session.lease_reads)
 }
 
+/// The session's list as it is to be.
+#[derive(Clone)]
+struct Wanted {
+    all: Arc<WatchSet>,
+    /// Those of it that are new, where the request adds.
+    new: Vec<Watch>,
+    views: Views,
+}
+
+/// What a look at the request in the turn came to.
+enum Looked {
+    Answered(Answer),
+    Large(Box<Large>),
+}
+
 struct Job {
     server: Arc<Server>,
     requester: Requester,
+    request: Arc<WatchRequest>,
     change: Change,
-    elsewhere: ElsewhereLeases,
+    elsewhere: Arc<ElsewhereLeases>,
     started: Instant,
+    /// What reads much may go beside the turn yet.
+    beside: bool,
 }
 
 impl Job {
-    fn run(
-        &self,
-        engine: &Engine,
-        request: WatchRequest,
-        prepared: Option<PreparedView>,
-    ) -> Result<Answer, WireError> {
+    fn run(&self, engine: &Engine, prepared: Option<Prepared>) -> Result<Looked, WireError> {
         let space = &self.requester.open.space;
-        let (slot, standing, views, reader_of) = {
+        let (slot, standing, reader_of) = {
             let registry = space.registry.lock();
             let (slot, session) = registry
                 .current(&self.requester.header.session_id, self.requester.open.incarnation)
                 .ok_or_else(|| WireError::session("Unknown session for space"))?;
-            (
-                slot,
-                Arc::clone(&session.watches),
-                session.views.clone(),
-                session.reader().cloned(),
-            )
+            let standing = Standing {
+                watches: Arc::clone(&session.watches),
+                views: session.views.clone(),
+                identity: session.identity(),
+            };
+            (slot, standing, session.reader().cloned())
         };
         let reader = engine.reader();
         if self.server.config().acl.mode.is_active() {
@@ -208,33 +204,103 @@ impl Job {
                 Capability::Read,
             )?;
         }
-        let watches = Watch::list_from_values(&request.watches)?;
-        let prepared = prepared.filter(|_| views.is_empty());
-        let views = match request.views {
-            None => views,
-            Some(interests) => views.replaced(interests, &*self.server.config().identifiers)?,
+        let watches = Watch::list_from_values(&self.request.watches)?;
+        let views = match &self.request.views {
+            None => standing.views.clone(),
+            Some(interests) => standing
+                .views
+                .replaced(interests.clone(), &*self.server.config().identifiers)?,
         };
         let (all, new) = match self.change {
             Change::Set => (WatchSet::replacing(watches), Vec::new()),
             Change::Add => {
-                let new = standing.novelty(watches)?;
-                (standing.with(new.clone()), new)
+                let new = standing.watches.novelty(watches)?;
+                (standing.watches.with(new.clone()), new)
             }
         };
         self.require_room_for_watches(all.len() + views.len())?;
         self.admit(reader, slot, &all)?;
-        let result = reader
+        let wanted = Wanted {
+            all: Arc::new(all),
+            new,
+            views,
+        };
+        let watches = standing.watches.len() + wanted.new.len();
+        let prepared = prepared.filter(|prepared| prepared.standing.is(&standing));
+        let looked = reader
             .snapshot(|reader| {
                 let pass = Pass::new(&self.server, space, reader, &self.elsewhere)?;
-                match self.change {
-                    Change::Set => self.replace(&pass, slot, Arc::new(all), views, prepared),
-                    Change::Add => self.extend(&pass, slot, all, &new),
-                }
+                self.look(&pass, slot, standing, wanted, prepared)
             })
             .map_err(ServerError::from)
-            .and_then(|result| result);
-        self.note_slow(watches_len(&standing, &new));
-        result.map_err(|error| error.to_query())
+            .and_then(|looked| looked);
+        if !matches!(looked, Ok(Looked::Large(_))) {
+            self.note_slow(watches);
+        }
+        looked.map_err(|error| error.to_query())
+    }
+
+    /// Evaluates what is little, or takes what was evaluated beside the turn; sends there what is not little.
+    fn look(
+        &self,
+        pass: &Pass<'_>,
+        slot: Slot,
+        standing: Standing,
+        wanted: Wanted,
+        prepared: Option<Prepared>,
+    ) -> Result<Looked, ServerError> {
+        let mut so_far = None;
+        if let Some(prepared) = prepared {
+            match prepared.view?.bring_current(pass.reader)? {
+                Ok(view) => {
+                    let answer = self.install(pass, slot, wanted, view)?;
+                    self.count(EvaluatedIn::Beside);
+                    return Ok(Looked::Answered(answer));
+                }
+                Err(behind) => so_far = Some(behind),
+            }
+        }
+        let most = match self.beside {
+            true => self.server.config().limits.documents_in_turn,
+            false => usize::MAX,
+        };
+        let everything = || {
+            let mut queries = wanted.all.joined_by(&wanted.views).queries();
+            queries.extend(wanted.views.deliveries());
+            queries
+        };
+        let large = |standing, so_far| {
+            Ok(Looked::Large(Box::new(Large {
+                standing,
+                queries: everything(),
+                so_far,
+            })))
+        };
+        if so_far.is_some() && self.beside {
+            return large(standing, so_far);
+        }
+        let answer = match self.change {
+            Change::Set => {
+                FullView::evaluate_within(pass.reader, pass.space, &standing.identity, &everything(), most)
+                    .and_then(|view| self.install(pass, slot, wanted.clone(), view))
+            }
+            Change::Add => self.extend(pass, slot, wanted.clone(), most),
+        };
+        match answer {
+            Err(ServerError::Engine(EngineError::ReadsTooMuch(_))) => large(standing, None),
+            Err(error) => Err(error),
+            Ok(answer) => {
+                self.count(match so_far {
+                    None => EvaluatedIn::Turn,
+                    Some(_) => EvaluatedIn::TurnAtLast,
+                });
+                Ok(Looked::Answered(answer))
+            }
+        }
+    }
+
+    fn count(&self, place: EvaluatedIn) {
+        self.server.statistics().count_watch_request(place);
     }
 
     /// Views count like watches, those that only speculate too: each is kept.
@@ -291,24 +357,18 @@ impl Job {
         Ok(Subject::of(&self.server, slot, session))
     }
 
-    /// Full, not a diff: the client rebuilds from it (SRV-501).
-    fn replace(
+    /// Installs the whole list, evaluated. A replacement is told whole, not as a diff: the client rebuilds from it
+    /// (SRV-501). An addition is told what it does not hold yet, and what a change that it has not been told yet took from
+    /// its reach (decision 31).
+    fn install(
         &self,
         pass: &Pass<'_>,
         slot: Slot,
-        all: Arc<WatchSet>,
-        views: Views,
-        prepared: Option<PreparedView>,
+        wanted: Wanted,
+        view: FullView,
     ) -> Result<Answer, ServerError> {
+        let Wanted { all, views, .. } = wanted;
         let subject = self.subject(slot)?;
-        let view = match prepared.and_then(|prepared| prepared.bring_current(pass.reader, pass.head)) {
-            Some(view) => view,
-            None => {
-                let mut queries = all.joined_by(&views).queries();
-                queries.extend(views.deliveries());
-                FullView::evaluate(pass.reader, pass.space, &subject.identity, &queries)?
-            }
-        };
         self.require_room_for_documents(
             view.graphs
                 .values()
@@ -319,23 +379,31 @@ impl Job {
         let mut upserts = Vec::new();
         let mut entities: FxHashMap<InstanceKey, Held> = FxHashMap::default();
         let mut withheld = false;
+        let mut standing = subject.view.lock();
         for (key, snapshot) in view.entries() {
             if !applicable.admits(&key.instance.scope_key) {
                 withheld = true;
                 continue;
             }
-            upserts.push((key.clone(), pass.upsert(&key, &snapshot, subject.reading)?));
-            entities.insert(key, Held::new(snapshot.seq, snapshot.document.is_none()));
+            let deleted = snapshot.document.is_none();
+            let held = standing.entities.get(&key);
+            let is_news = !held.is_some_and(|held| held.equals(snapshot.seq, deleted));
+            if is_news || self.change == Change::Set {
+                upserts.push((key.clone(), pass.upsert(&key, &snapshot, subject.reading)?));
+            }
+            entities.insert(key, Held::new(snapshot.seq, deleted));
         }
         upserts.sort_by(|(a, _), (b, _)| a.cmp(b));
         let mut removes: Vec<(InstanceKey, Remove)> = Vec::new();
+        for key in standing
+            .entities
+            .keys()
+            .filter(|key| !entities.contains_key(*key))
         {
-            let mut held = subject.view.lock();
-            for key in held.entities.keys().filter(|key| !entities.contains_key(*key)) {
-                removes.push((key.clone(), Pass::remove(key, subject.reading.keyed)));
-            }
-            held.entities = entities;
+            removes.push((key.clone(), Pass::remove(key, subject.reading.keyed)));
         }
+        standing.entities = entities;
+        drop(standing);
         removes.sort_by(|(a, _), (b, _)| a.cmp(b));
         let seen = {
             let mut registry = pass.space.registry.lock();
@@ -354,17 +422,11 @@ impl Job {
         };
         subject.view.lock().graphs = view.graphs;
         self.demand_changed(&subject);
-        let sync = SyncFrame {
-            from_seq: seen,
-            content: SyncContent {
-                to_seq: pass.head,
-                upserts: upserts.into_iter().map(|(_, upsert)| upsert).collect(),
-                removes: removes.into_iter().map(|(_, remove)| remove).collect(),
-                view_plans: None,
-            },
-            caught_up_local_seq: None,
-        };
-        Ok(answer(pass.head, sync, None))
+        let told = Told { upserts, removes };
+        Ok(match self.change {
+            Change::Set => told.answer(pass.head, seen),
+            Change::Add => told.recorded_answer(pass, &subject),
+        })
     }
 
     /// Only what the new watches bring, staged on a clone so that a failure installs nothing (SRV-503, SRV-504).
@@ -372,21 +434,13 @@ impl Job {
         &self,
         pass: &Pass<'_>,
         slot: Slot,
-        all: WatchSet,
-        new: &[Watch],
+        wanted: Wanted,
+        most: usize,
     ) -> Result<Answer, ServerError> {
+        let Wanted { all, new, .. } = wanted;
         let subject = self.subject(slot)?;
-        let from_seq = subject.last_synced;
         if new.is_empty() {
-            let sync = SyncFrame {
-                from_seq,
-                content: SyncContent {
-                    to_seq: pass.head,
-                    ..SyncContent::default()
-                },
-                caught_up_local_seq: None,
-            };
-            return Ok(answer(pass.head, sync, None));
+            return Ok(Told::default().answer(pass.head, subject.last_synced));
         }
         let applicable = self.applicable(pass, &subject)?;
         let mut staged = Vec::new();
@@ -396,13 +450,14 @@ impl Job {
         let mut withheld = false;
         {
             let view = subject.view.lock();
-            for (kind, query) in queries_by_branch(new) {
+            for (kind, query) in queries_by_branch(&new) {
                 let (graph, reported) = FullView::extended(
                     pass.reader,
                     pass.space,
                     &subject.identity,
                     view.graphs.get(&kind),
                     &query,
+                    most,
                 )?;
                 for (key, snapshot) in reported {
                     grown.insert(key.instance.clone());
@@ -442,37 +497,18 @@ impl Job {
             } else {
                 registry.track(slot, &grown);
             }
-            registry.set_watches(slot, Arc::new(all));
+            registry.set_watches(slot, all);
             registry.update(slot, |session| {
                 session.last_synced = pass.head;
                 session.lease_reads_lapsed |= subject.reading.keyed && withheld;
             });
         }
         self.demand_changed(&subject);
-        let (told, upserts): (Vec<_>, Vec<_>) = upserts.into_iter().unzip();
-        let sync = SyncFrame {
-            from_seq,
-            content: SyncContent {
-                to_seq: pass.head,
-                upserts,
-                ..SyncContent::default()
-            },
-            caught_up_local_seq: None,
+        let told = Told {
+            upserts,
+            removes: Vec::new(),
         };
-        let delivered = Delivered {
-            session: SessionKey {
-                space: pass.space.id().clone(),
-                session: subject.id.clone(),
-            },
-            incarnation: subject.incarnation,
-            from_seq,
-            to_seq: pass.head,
-            upserts: told.into(),
-            removes: Arc::default(),
-            marker: None,
-            plans: Vec::new(),
-        };
-        Ok(answer(pass.head, sync, Some(Box::new(delivered))))
+        Ok(told.recorded_answer(pass, &subject))
     }
 
     fn applicable<'s>(&self, pass: &Pass<'_>, subject: &'s Subject) -> Result<Applicable<'s>, ServerError> {
@@ -503,47 +539,53 @@ impl Job {
     }
 }
 
-fn watches_len(standing: &WatchSet, new: &[Watch]) -> usize {
-    standing.len() + new.len()
+/// What an answer tells, in the order of keys.
+#[derive(Default)]
+struct Told {
+    upserts: Vec<(InstanceKey, UpsertFrame)>,
+    removes: Vec<(InstanceKey, Remove)>,
 }
 
-fn answer(server_seq: Seq, sync: SyncFrame, delivered: Option<Box<Delivered>>) -> Answer {
-    let mut ok = Object::new();
-    ok.insert("serverSeq", server_seq);
-    Answer::Sync { ok, sync, delivered }
-}
-
-impl Server {
-    /// The ladders of §6.2 and §6.4 over a request's roots.
-    pub(crate) fn admit_reads<'a>(
-        &self,
-        space: &crate::space::Space,
-        reader: &Reader,
-        identity: &memory_wire::ScopeIdentity,
-        roots: impl Iterator<Item = (&'a memory_wire::BranchName, &'a memory_wire::message::Root)> + Clone,
-        elsewhere: &ElsewhereLeases,
-    ) -> Result<Naming, WireError> {
-        let config = self.config();
-        let in_store = |error| ServerError::Engine(error).to_query();
-        if config.server_execution
-            && let Some(principal) = &identity.principal
-            && let Some(root) = instance_reads::first_unnamed_scoped(roots.clone())
-        {
-            let holder = self.holder_of(principal);
-            let here = reader
-                .live_holder(space.id(), config.clock.wall_ms())
-                .map_err(in_store)?;
-            if here.as_ref() != Some(&holder)
-                && let Some(leased) = elsewhere.held_by(&holder)
-            {
-                return Err(instance_reads::refuse_foreign_scoped(root, leased, space.id()));
-            }
+impl Told {
+    fn answer(self, to_seq: Seq, from_seq: Seq) -> Answer {
+        let mut ok = Object::new();
+        ok.insert("serverSeq", to_seq);
+        let sync = SyncFrame {
+            from_seq,
+            content: SyncContent {
+                to_seq,
+                upserts: self.upserts.into_iter().map(|(_, upsert)| upsert).collect(),
+                removes: self.removes.into_iter().map(|(_, remove)| remove).collect(),
+                view_plans: None,
+            },
+            caught_up_local_seq: None,
+        };
+        Answer::Sync {
+            ok,
+            sync,
+            delivered: None,
         }
-        let live = config.server_execution
-            && instance_reads::names_instances(roots.clone())
-            && self
-                .holds_live_lease(space, reader, identity.principal.as_ref(), elsewhere)
-                .map_err(in_store)?;
-        instance_reads::admit(roots, identity, config.server_execution, live)
+    }
+
+    /// An answer that a resume makes up for when it is lost: the request is not made again.
+    fn recorded_answer(self, pass: &Pass<'_>, subject: &Subject) -> Answer {
+        let record = Delivered {
+            session: SessionKey {
+                space: pass.space.id().clone(),
+                session: subject.id.clone(),
+            },
+            incarnation: subject.incarnation,
+            from_seq: subject.last_synced,
+            to_seq: pass.head,
+            upserts: self.upserts.iter().map(|(key, _)| key.clone()).collect(),
+            removes: self.removes.iter().map(|(key, _)| key.clone()).collect(),
+            marker: None,
+            plans: Vec::new(),
+        };
+        let mut answer = self.answer(pass.head, subject.last_synced);
+        if let Answer::Sync { delivered, .. } = &mut answer {
+            *delivered = Some(Box::new(record));
+        }
+        answer
     }
 }

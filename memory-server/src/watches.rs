@@ -7,6 +7,7 @@ use std::sync::Arc;
 use memory_wire::hash::hash_string;
 use memory_wire::message::{GraphQuery, Root, Watch, WatchKind};
 use memory_wire::{BranchName, InstanceId, Scope, ScopeIdentity, ScopeKey, Seq, Value, WireError};
+use rustc_hash::FxHashMap;
 
 use crate::session::GraphKey;
 use crate::views::Views;
@@ -74,18 +75,20 @@ impl WatchSet {
         WatchSet { watches }
     }
 
-    /// The watches of `added` that are new to this list; a known id with another identity is refused (SRV-502).
+    /// The watches of `added` that are new to this list; a known id with another identity is refused (SRV-502). Costs what
+    /// the two lists are long: the second is as long as a message may be.
     pub(crate) fn novelty(&self, added: Vec<Watch>) -> Result<Vec<Watch>, WireError> {
-        let mut new: Vec<Watch> = Vec::new();
-        for watch in added {
-            let standing = self
-                .watches
-                .iter()
-                .chain(&new)
-                .find(|standing| standing.id == watch.id);
+        let mut known: FxHashMap<&str, &Watch> = FxHashMap::default();
+        for watch in &self.watches {
+            known.entry(&watch.id).or_insert(watch);
+        }
+        let mut is_new = Vec::with_capacity(added.len());
+        for watch in &added {
+            let standing = known.get(watch.id.as_str()).copied();
+            is_new.push(standing.is_none());
             match standing {
-                None => new.push(watch),
-                Some(standing) if Identity::of(standing) == Identity::of(&watch) => {}
+                None => drop(known.insert(&watch.id, watch)),
+                Some(standing) if Identity::of(standing) == Identity::of(watch) => {}
                 Some(_) => {
                     return Err(WireError::protocol(
                         "session.watch.add may not replace an existing watch id; use session.watch.set",
@@ -93,7 +96,10 @@ impl WatchSet {
                 }
             }
         }
-        Ok(new)
+        let new = added.into_iter().zip(is_new);
+        Ok(new
+            .filter_map(|(watch, is_new)| is_new.then_some(watch))
+            .collect())
     }
 
     /// This list with `new` at its end.
@@ -237,5 +243,17 @@ mod tests {
             ])
             .is_err()
         );
+    }
+
+    /// Each watch compared with each other would take hours over what one message may hold.
+    #[test]
+    fn srv_502_long_lists_are_told_apart_by_look_up() {
+        let many = |prefix: &str| -> Vec<Watch> {
+            let named = |n| watch(&format!("{prefix}{n}"), root("of:x", None));
+            (0..100_000).map(named).collect()
+        };
+        let set = WatchSet::replacing(many("a"));
+        assert_eq!(set.novelty(many("b")).expect("new").len(), 100_000);
+        assert!(set.novelty(many("a")).expect("known").is_empty());
     }
 }

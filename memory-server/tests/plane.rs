@@ -526,6 +526,7 @@ async fn srv_525_a_list_evaluated_beside_the_turn_misses_no_commit() {
     config.stores = Stores::Files(StoreRoot::configured(directory.path()).expect("usable"));
     config.durability = memory_engine::Durability::Normal;
     config.flush = FlushTiming::Timed;
+    config.limits.documents_in_turn = 0;
     let running = Running::production(config).await;
     let mut writer = open(&running, "w", "did:key:w").await;
     let mut reader = open(&running, "r", "did:key:r").await;

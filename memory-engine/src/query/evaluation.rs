@@ -28,6 +28,8 @@ pub(super) struct Evaluation<'e> {
     pub(super) branch: &'e BranchName,
     pub(super) identity: &'e ScopeIdentity,
     pub(super) at: Option<Seq>,
+    /// Documents one walk may read.
+    pub(super) most: usize,
 }
 
 /// What was walked, before it is assembled.
@@ -95,7 +97,7 @@ impl Evaluation<'_> {
         tracker: &mut Tracker,
         visits: &[(DocKey, Selector)],
     ) -> Result<Walk, EngineError> {
-        let mut source = QuerySource::new(self.reader, self.space, self.branch, self.at);
+        let mut source = QuerySource::new(self.reader, self.space, self.branch, self.at, self.most);
         let (mut memo, mut schemas, mut seen) = (Memo::new(), SchemaPool::new(), Seen::new());
         let mut ctx = Ctx {
             mode: Mode::Query,
@@ -222,7 +224,7 @@ impl Evaluation<'_> {
         let loaded = match loaded {
             Some(loaded) => loaded,
             None => {
-                let mut source = QuerySource::new(self.reader, self.space, self.branch, self.at);
+                let mut source = QuerySource::new(self.reader, self.space, self.branch, self.at, usize::MAX);
                 source.instance(instance)?.clone()
             }
         };

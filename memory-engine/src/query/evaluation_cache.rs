@@ -17,15 +17,28 @@ use crate::reader::Reader;
 
 /// Evaluations of one space's queries, valid for one seq: any commit rotates them (ENG-1060). Shared by all sessions
 /// of the space and by all its readers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct EvaluationCache {
     generation: Mutex<Generation>,
+    /// What all that is remembered may weigh.
+    room: usize,
+}
+
+impl Default for EvaluationCache {
+    fn default() -> EvaluationCache {
+        EvaluationCache {
+            generation: Mutex::default(),
+            room: WEIGHT,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
 struct Generation {
     seq: Seq,
     entries: FxHashMap<QueryKey, Vec<Entry>>,
+    /// What those hold: roots and documents.
+    weight: usize,
     hits: u64,
     misses: u64,
 }
@@ -69,6 +82,9 @@ enum Sharing {
 const ENTRIES_PER_QUERY: usize = 64;
 /// Queries remembered.
 const QUERIES: usize = 1_024;
+/// Roots and documents of all that is remembered. Where nobody writes, evaluations stay; whoever asks for ever new lists
+/// must not have all of them kept.
+const WEIGHT: usize = 65_536;
 
 impl EvaluationCache {
     /// An empty cache.
@@ -88,8 +104,23 @@ impl EvaluationCache {
         identity: &ScopeIdentity,
         query: &GraphQuery,
     ) -> Result<TrackedGraph, EngineError> {
+        self.track_within(reader, space, identity, query, usize::MAX)
+    }
+
+    /// As [`EvaluationCache::track`], when that reads at most so many documents; an earlier evaluation reads none.
+    ///
+    /// # Errors
+    /// As [`TrackedGraph::track_within`].
+    pub fn track_within(
+        &self,
+        reader: &Reader,
+        space: &SpaceId,
+        identity: &ScopeIdentity,
+        query: &GraphQuery,
+        most: usize,
+    ) -> Result<TrackedGraph, EngineError> {
         if query.roots.iter().any(|root| root.entity_scope_key.is_some()) {
-            return TrackedGraph::track(reader, space, identity, query);
+            return TrackedGraph::track_within(reader, space, identity, query, most);
         }
         // Seq and evaluation must be of one state, or a commit in between would be missed.
         reader.snapshot(|reader| {
@@ -101,7 +132,7 @@ impl EvaluationCache {
             if let Some(shared) = self.find(reader, seq, &key, identity)? {
                 return Ok(shared);
             }
-            let graph = TrackedGraph::track(reader, space, identity, query)?;
+            let graph = TrackedGraph::track_within(reader, space, identity, query, most)?;
             self.remember(seq, key, &graph);
             Ok(graph)
         })?
@@ -146,9 +177,15 @@ impl EvaluationCache {
             // An older reader finished late.
             return;
         }
-        if generation.seq < seq || generation.entries.len() >= QUERIES {
+        let weight = 1 + key.roots.len() + graph.tracked_instances().count();
+        if weight > self.room {
+            return;
+        }
+        let is_full = generation.entries.len() >= QUERIES || generation.weight + weight > self.room;
+        if generation.seq < seq || is_full {
             generation.seq = seq;
             generation.entries.clear();
+            generation.weight = 0;
         }
         let entries = generation.entries.entry(key).or_default();
         if entries.len() < ENTRIES_PER_QUERY {
@@ -156,6 +193,7 @@ impl EvaluationCache {
                 sharing: sharing(graph),
                 graph: graph.clone(),
             });
+            generation.weight += weight;
         }
     }
 }
@@ -218,5 +256,48 @@ fn serves(
             }
             Ok(true)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memory_wire::message::Selector;
+
+    use super::*;
+    use crate::{Engine, EngineOptions, StoreLocation};
+
+    /// Where nobody writes, nothing rotates: lists that are each asked for once are not all kept.
+    #[test]
+    fn eng_1060_what_is_remembered_is_bounded_by_what_it_holds() {
+        let engine = Engine::open(StoreLocation::Memory, EngineOptions::default()).unwrap();
+        let (space, nobody) = ("did:key:zS".into(), ScopeIdentity::default());
+        let cache = EvaluationCache {
+            room: 64,
+            ..EvaluationCache::new()
+        };
+        let list = |n: usize, length: usize| {
+            let root = |r| {
+                let selector = Selector {
+                    path: Vec::new(),
+                    schema: None,
+                };
+                Root::new(format!("of:{n}-{r}").as_str(), Scope::Space, selector)
+            };
+            GraphQuery::of((0..length).map(root).collect())
+        };
+        let ask = |query: &GraphQuery| cache.track(engine.reader(), &space, &nobody, query).unwrap();
+        for n in 0..10 {
+            for _ in 0..2 {
+                ask(&list(n, 10));
+            }
+            let weight = cache.generation.lock().weight;
+            assert!((1..=64).contains(&weight), "{weight}");
+        }
+        assert_eq!(cache.counts(), (10, 10), "each was shared while it was there");
+        // One that is larger than all there may be puts out nothing in vain, and is made each time.
+        for _ in 0..2 {
+            ask(&list(11, 64));
+        }
+        assert_eq!(cache.counts(), (10, 12));
     }
 }

@@ -19,6 +19,8 @@ pub(super) struct QuerySource<'r> {
     branch: &'r BranchName,
     at: Option<Seq>,
     loaded: FxHashMap<InstanceId, Loaded>,
+    /// Documents that may be read.
+    most: usize,
 }
 
 impl<'r> QuerySource<'r> {
@@ -27,6 +29,7 @@ impl<'r> QuerySource<'r> {
         space: &'r SpaceId,
         branch: &'r BranchName,
         at: Option<Seq>,
+        most: usize,
     ) -> Self {
         QuerySource {
             reader,
@@ -34,12 +37,16 @@ impl<'r> QuerySource<'r> {
             branch,
             at,
             loaded: FxHashMap::default(),
+            most,
         }
     }
 
     /// The instance, read at most once.
     pub(super) fn instance(&mut self, instance: &InstanceId) -> Result<&Loaded, EngineError> {
         if !self.loaded.contains_key(instance) {
+            if self.loaded.len() >= self.most {
+                return Err(EngineError::ReadsTooMuch(self.most));
+            }
             let state = self.reader.read_state(
                 &instance.id,
                 ReadInstance::Named(&instance.scope_key),
@@ -68,7 +75,7 @@ impl DocSource for QuerySource<'_> {
         if key.space != *self.space {
             return Ok(None);
         }
-        Ok(self.instance(&key.instance).map_err(Box::new)?.document.clone())
+        Ok(self.instance(&key.instance)?.document.clone())
     }
 }
 
@@ -81,5 +88,32 @@ pub(super) fn engine_error(error: TraverseError) -> EngineError {
             Err(foreign) => EngineError::Traverse(TraverseError::Source(foreign)),
         },
         other => EngineError::Traverse(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memory_wire::value;
+
+    use super::*;
+    use crate::{Engine, EngineOptions, StoreLocation};
+
+    /// What the store refuses in the middle of a walk keeps its name on the way out.
+    #[test]
+    fn a_failure_of_the_store_is_itself_after_the_walk() {
+        let engine = Engine::open(StoreLocation::Memory, EngineOptions::default()).unwrap();
+        let (space, branch) = (SpaceId::from("did:key:zS"), BranchName::default());
+        let mut source = QuerySource::new(engine.reader(), &space, &branch, None, 1);
+        let key = |id: &str| DocKey {
+            space: space.clone(),
+            instance: InstanceId::space(id),
+        };
+        assert!(source.load(&key("of:a")).unwrap().is_none());
+        let refused = source
+            .load(&key("of:b"))
+            .map(|document| document.unwrap_or(value!(0)));
+        let error = engine_error(TraverseError::Source(refused.unwrap_err()));
+        assert!(matches!(error, EngineError::ReadsTooMuch(1)), "{error:?}");
+        assert!(source.load(&key("of:a")).unwrap().is_none(), "it has been read");
     }
 }

@@ -61,7 +61,21 @@ impl TrackedGraph {
         identity: &ScopeIdentity,
         query: &GraphQuery,
     ) -> Result<TrackedGraph, EngineError> {
-        reader.snapshot(|reader| TrackedGraph::evaluate(reader, space, identity, query, None))?
+        TrackedGraph::track_within(reader, space, identity, query, usize::MAX)
+    }
+
+    /// As [`TrackedGraph::track`], when that reads at most so many documents.
+    ///
+    /// # Errors
+    /// As [`TrackedGraph::track`]; [`EngineError::ReadsTooMuch`].
+    pub fn track_within(
+        reader: &Reader,
+        space: &SpaceId,
+        identity: &ScopeIdentity,
+        query: &GraphQuery,
+        most: usize,
+    ) -> Result<TrackedGraph, EngineError> {
+        reader.snapshot(|reader| TrackedGraph::evaluate(reader, space, identity, query, None, most))?
     }
 
     /// Answers a query once, at its `at_seq` if it has one, in the order of instances (decision 16).
@@ -79,9 +93,11 @@ impl TrackedGraph {
                 Some(at) => Some(reader.check_seq_in_range(&query.branch, crate::column::sql(at))?),
                 None => None,
             };
-            Ok(TrackedGraph::evaluate(reader, space, identity, query, at)?
-                .snapshots()
-                .collect())
+            Ok(
+                TrackedGraph::evaluate(reader, space, identity, query, at, usize::MAX)?
+                    .snapshots()
+                    .collect(),
+            )
         })?
     }
 
@@ -91,6 +107,7 @@ impl TrackedGraph {
         identity: &ScopeIdentity,
         query: &GraphQuery,
         at: Option<Seq>,
+        most: usize,
     ) -> Result<TrackedGraph, EngineError> {
         let evaluation = Evaluation {
             reader,
@@ -98,6 +115,7 @@ impl TrackedGraph {
             branch: &query.branch,
             identity,
             at,
+            most,
         };
         let roots = evaluation.roots(&query.roots)?;
         let (reach, documents) = evaluation.whole(&roots)?;
@@ -123,6 +141,7 @@ impl TrackedGraph {
             branch: &self.branch,
             identity: &self.identity,
             at: None,
+            most: usize::MAX,
         }
     }
 
@@ -132,11 +151,32 @@ impl TrackedGraph {
     /// # Errors
     /// As [`TrackedGraph::track`]; the graph is then as it was.
     pub fn extend(&mut self, reader: &Reader, query: &GraphQuery) -> Result<Vec<Snapshot>, EngineError> {
-        reader.snapshot(|reader| self.walk_further(reader, query))?
+        self.extend_within(reader, query, usize::MAX)
     }
 
-    fn walk_further(&mut self, reader: &Reader, query: &GraphQuery) -> Result<Vec<Snapshot>, EngineError> {
-        let evaluation = self.now(reader);
+    /// As [`TrackedGraph::extend`], when that reads at most so many documents.
+    ///
+    /// # Errors
+    /// As [`TrackedGraph::extend`]; [`EngineError::ReadsTooMuch`].
+    pub fn extend_within(
+        &mut self,
+        reader: &Reader,
+        query: &GraphQuery,
+        most: usize,
+    ) -> Result<Vec<Snapshot>, EngineError> {
+        reader.snapshot(|reader| self.walk_further(reader, query, most))?
+    }
+
+    fn walk_further(
+        &mut self,
+        reader: &Reader,
+        query: &GraphQuery,
+        most: usize,
+    ) -> Result<Vec<Snapshot>, EngineError> {
+        let evaluation = Evaluation {
+            most,
+            ..self.now(reader)
+        };
         let roots = evaluation.roots(&query.roots)?;
         let visits: Vec<_> = roots.iter().map(|root| root.visit(&self.space)).collect();
         let mut reach = Arc::clone(&self.reach);
@@ -292,6 +332,12 @@ impl TrackedGraph {
         reported.extend(new.iter().cloned());
         reach.doubtful |= reach.tracker.settle();
         Ok((Refreshed { reported, new }, documents))
+    }
+
+    /// True when something of this may be reached no more: the next [`TrackedGraph::refresh`], of nothing even, evaluates
+    /// everything to tell.
+    pub fn is_doubtful(&self) -> bool {
+        self.reach.doubtful
     }
 
     /// True when every root of `query` is covered by what is tracked (ENG-1014).

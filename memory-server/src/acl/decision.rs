@@ -30,18 +30,6 @@ pub(crate) fn capability_of(
     }
 }
 
-/// True when `principal` has READ, without counting or logging anything: for work done ahead of the decision.
-pub(crate) fn may_read(
-    server: &Server,
-    space: &SpaceId,
-    state: &AccessState,
-    principal: Option<&Did>,
-) -> bool {
-    let config = &server.config().acl;
-    config.mode != AclMode::Enforce
-        || capability_of(config, space, state, principal) >= Some(Capability::Read)
-}
-
 /// Decides whether `principal` has `needed` (SRV-804).
 pub(crate) fn require(
     server: &Server,

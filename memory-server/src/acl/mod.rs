@@ -7,7 +7,7 @@ mod genesis;
 mod revocation;
 
 pub(crate) use cache::{AccessCache, AccessState, ListState, read_list};
-pub(crate) use decision::{check_commit, check_served_commit, may_read, require};
+pub(crate) use decision::{check_commit, check_served_commit, require};
 pub(crate) use genesis::{is_list, touches_list};
 pub(crate) use memory_wire::acl::Capability;
 pub(crate) use memory_wire::did::is_acl_did as is_did;

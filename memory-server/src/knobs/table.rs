@@ -428,6 +428,13 @@ pub const KNOBS: &[Knob] = &[
         "Documents the watches of one session may reach when they are set; a request for more is refused."
     ),
     knob!(
+        "limits.documents_in_turn",
+        COUNT,
+        ["MEMORY_DOCUMENTS_IN_TURN"],
+        limits.documents_in_turn,
+        "Documents a watch request may read while the commits of its space wait; a list that reads more is evaluated beside them."
+    ),
+    knob!(
         "limits.commits_per_turn",
         SOME,
         ["MEMORY_COMMITS_PER_TURN"],

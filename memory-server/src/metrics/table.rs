@@ -105,6 +105,8 @@ rows! {
     Considered = "memory_sessions_considered_total" [];
     /// Refreshes of watched graphs in push passes, by outcome: made by a walk, or shared with an equal watch list.
     Refreshes = "memory_watch_refreshes_total" ["outcome"];
+    /// Watch requests evaluated, by place: in the turn of their space, beside it because they read much, or in the turn at last because the space did not rest.
+    WatchRequests = "memory_watch_requests_total" ["place"];
     /// Sessions whose evaluation failed in a push pass; each is evaluated in full next time.
     EvaluationFailures = "memory_evaluation_failures_total" [];
     /// Push passes that failed as a whole and were put back.

@@ -21,7 +21,7 @@ use crate::metrics::{Census, Counter, Histogram, Metrics};
 use crate::rates::{Metered, RateOutcome};
 
 pub use figures::{AclStats, PushStats, WorkStats};
-pub(crate) use outcomes::{HoldLimit, Opening, SessionEnd, TurnedAway, Verdict};
+pub(crate) use outcomes::{EvaluatedIn, HoldLimit, Opening, SessionEnd, TurnedAway, Verdict};
 use outcomes::{SOCKET_CLOSES, close_label};
 use slow_queries::SlowQueries;
 pub use slow_queries::{SlowOperation, SlowQuery};
@@ -98,6 +98,9 @@ impl Statistics {
         }
         for limit in HoldLimit::ALL {
             self.metrics.add(Counter::LimitRefusals, &[limit.label()], 0);
+        }
+        for place in EvaluatedIn::ALL {
+            self.metrics.add(Counter::WatchRequests, &[place.label()], 0);
         }
         for class in [CommitClass::Authored, CommitClass::Derived, CommitClass::System] {
             self.metrics
@@ -254,6 +257,11 @@ impl Statistics {
     pub(crate) fn count_rate(&self, what: Metered, outcome: RateOutcome) {
         self.metrics
             .count(Counter::RateLimited, &[what.label(), outcome.label()]);
+    }
+
+    /// The list of a watch request was evaluated.
+    pub(crate) fn count_watch_request(&self, place: EvaluatedIn) {
+        self.metrics.count(Counter::WatchRequests, &[place.label()]);
     }
 
     /// A request was refused because its session, or its principal, would hold too much.

@@ -95,6 +95,28 @@ impl HoldLimit {
     }
 }
 
+/// Where the list of a watch request was evaluated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EvaluatedIn {
+    Turn,
+    Beside,
+    /// In the turn after all, because what landed meanwhile was too much each time.
+    TurnAtLast,
+}
+
+impl EvaluatedIn {
+    pub(super) const ALL: &'static [EvaluatedIn] =
+        &[EvaluatedIn::Turn, EvaluatedIn::Beside, EvaluatedIn::TurnAtLast];
+
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            EvaluatedIn::Turn => "turn",
+            EvaluatedIn::Beside => "beside",
+            EvaluatedIn::TurnAtLast => "turn_at_last",
+        }
+    }
+}
+
 /// Why a TCP connection ended before it asked anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TurnedAway {

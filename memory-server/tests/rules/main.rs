@@ -8,6 +8,7 @@ mod absurd_knobs;
 mod acting_owner;
 mod bounds;
 mod failing_flush;
+mod large_lists;
 mod other_process;
 mod reads;
 mod sessions;

@@ -88,6 +88,7 @@ fn server_in(directory: &TempDir, adjust: impl FnOnce(&mut ServerConfig)) -> Arc
     server(|config| {
         config.stores = Stores::Files(root);
         config.durability = Durability::Normal;
+        config.limits.documents_in_turn = 0;
         adjust(config);
     })
 }

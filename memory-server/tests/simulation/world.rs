@@ -49,6 +49,7 @@ impl World {
         limits.outbound_high_water = 900;
         limits.outbound_cap = 12_000;
         limits.deferred_keys = 3;
+        limits.documents_in_turn = 2;
         limits.unconfirmed_deliveries = 4;
         limits.unconfirmed_instances = 12;
         let server = Server::new(injected.config).expect("inside a runtime");
