@@ -94,8 +94,12 @@ pub struct Limits {
     pub concurrent_sqlite_reads: usize,
     /// Steps of SQLite's machine one `sqlite.query` may take; some fifty million are a second. A SELECT can run for ever.
     pub sqlite_read_steps: usize,
+    /// Time one `sqlite.query` may take.
+    pub sqlite_read_time: Duration,
     /// Steps all SQLite operations of one commit may take together: they hold up the space.
     pub sqlite_write_steps: usize,
+    /// Time all SQLite operations of one commit may take together.
+    pub sqlite_write_time: Duration,
     /// Bytes of values one `sqlite.query` may answer with.
     pub sqlite_answer_bytes: usize,
     /// Bytes of one text or blob that a SQLite statement may work out.
@@ -125,7 +129,9 @@ impl Limits {
     pub(crate) fn statements(&self) -> StatementBounds {
         StatementBounds {
             read_steps: self.sqlite_read_steps as u64,
+            read_time: self.sqlite_read_time,
             write_steps: self.sqlite_write_steps as u64,
+            write_time: self.sqlite_write_time,
             answer_bytes: self.sqlite_answer_bytes,
             value_bytes: u32::try_from(self.sqlite_value_bytes).unwrap_or(u32::MAX),
         }
@@ -172,7 +178,9 @@ impl Default for Limits {
             entity_id_page: 1000,
             concurrent_sqlite_reads: threads.max(2),
             sqlite_read_steps: 500_000_000,
+            sqlite_read_time: Duration::from_secs(30),
             sqlite_write_steps: 100_000_000,
+            sqlite_write_time: Duration::from_secs(10),
             sqlite_answer_bytes: 64 * MIB,
             sqlite_value_bytes: 16 * MIB,
             max_blob: 10 * MIB,

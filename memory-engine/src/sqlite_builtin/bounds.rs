@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use memory_wire::value::Value;
 use rusqlite::Connection;
@@ -10,18 +11,23 @@ use rusqlite::limits::Limit;
 
 use super::metered;
 use crate::error::EngineError;
+use crate::sync::{Deadline, Mutex};
 
-/// Steps of SQLite's machine between two looks at the bound.
-const LOOK: i32 = 4_096;
+/// Steps of SQLite's machine between two looks at the bounds. A single step may go through a value of megabytes.
+const LOOK: i32 = 256;
 
 /// The bounds. Work is counted in steps of SQLite's virtual machine, so that the same statement meets the same end
-/// everywhere; some fifty million are a second.
+/// everywhere; some fifty million are a second. Where every step goes through a long value, time ends it first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StatementBounds {
     /// Steps of one read.
     pub read_steps: u64,
+    /// Time that one read may take.
+    pub read_time: Duration,
     /// Steps of all writes of one commit, which hold up the space.
     pub write_steps: u64,
+    /// Time that all writes of one commit may take.
+    pub write_time: Duration,
     /// Bytes of the values and column names of one answer.
     pub answer_bytes: usize,
     /// Bytes of one text or blob, while it is worked out too.
@@ -29,23 +35,32 @@ pub struct StatementBounds {
 }
 
 impl Default for StatementBounds {
-    /// Some ten seconds of reading, two of writing; answers as large as a message, values somewhat larger than a blob.
+    /// Steps for some ten seconds of reading, two of writing, and a few times that on a busy machine; answers as large as a message, values somewhat larger than a blob.
     fn default() -> StatementBounds {
         StatementBounds {
             read_steps: 500_000_000,
+            read_time: Duration::from_secs(30),
             write_steps: 100_000_000,
+            write_time: Duration::from_secs(10),
             answer_bytes: 64 << 20,
             value_bytes: 16 << 20,
         }
     }
 }
 
-/// Ends statements of one connection that have taken more steps than they were given.
+/// Ends statements of one connection that have taken more steps, or more time, than they were given.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Meter {
     left: Arc<AtomicU64>,
     running: Arc<AtomicBool>,
-    used_up: Arc<AtomicBool>,
+    time: Arc<Mutex<Time>>,
+}
+
+#[derive(Debug, Default)]
+struct Time {
+    deadline: Option<Deadline>,
+    /// The bound that what runs has met.
+    met: Option<&'static str>,
 }
 
 impl Meter {
@@ -79,13 +94,22 @@ impl Meter {
             .left
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest)
             .is_ok();
-        self.used_up.fetch_or(!is_left, Ordering::Relaxed);
-        is_left
+        let mut time = self.time.lock();
+        if !is_left {
+            time.met = Some("takes too many steps");
+        } else if time.deadline.is_some_and(Deadline::has_passed) {
+            time.met = Some("takes too long");
+        }
+        time.met.is_none()
     }
 
-    /// Gives what runs from now on so many steps together.
-    pub(super) fn grant(&self, steps: u64) {
+    /// Gives what runs from now on so many steps together, and so much time.
+    pub(super) fn grant(&self, steps: u64, time: Duration) {
         self.left.store(steps, Ordering::Relaxed);
+        *self.time.lock() = Time {
+            deadline: Some(Deadline::after(time)),
+            met: None,
+        };
     }
 
     /// Runs statements within what was granted, no value of theirs longer than `value_bytes`.
@@ -101,16 +125,13 @@ impl Meter {
             conn,
             usual: conn.set_limit(Limit::SQLITE_LIMIT_LENGTH, longest)?,
         };
-        self.used_up.store(false, Ordering::Relaxed);
         self.running.store(true, Ordering::Relaxed);
         let done = work();
         drop(running);
-        match done {
-            // Whatever it is called: an interrupted statement, or a function that failed.
-            Err(_) if self.used_up.load(Ordering::Relaxed) => Err(EngineError::SqliteExceeded {
-                bound: "takes too many steps",
-            }),
-            done => done,
+        // Whatever it is called: an interrupted statement, or a function that failed.
+        match (done, self.time.lock().met) {
+            (Err(_), Some(bound)) => Err(EngineError::SqliteExceeded { bound }),
+            (done, _) => done,
         }
     }
 }

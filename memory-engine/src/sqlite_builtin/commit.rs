@@ -234,7 +234,12 @@ impl Engine {
         cells
             .create_tables(&attached.engine.conn, &path, existed, &attached.alias, target)
             .and_then(|()| {
-                attached.meter.grant(cells.bounds.write_steps);
+                let StatementBounds {
+                    write_steps,
+                    write_time,
+                    ..
+                } = cells.bounds;
+                attached.meter.grant(write_steps, write_time);
                 let mut executor = Executor {
                     id: target.id.to_owned(),
                     alias: attached.alias.clone(),

@@ -1,11 +1,11 @@
-//! SQLite's text functions whose work is the product of what they are given: `instr`, `replace`, `trim` and its kin, `LIKE`
-//! and `GLOB`. One call of SQLite's own on texts of some megabytes runs for an hour, and nothing interrupts it. These answer
+//! SQLite's functions whose work is the product of what they are given: `instr`, `replace`, `trim` and its kin, `LIKE`,
+//! `GLOB` and `json_patch`. One call of SQLite's own on texts of some megabytes runs for an hour, and nothing interrupts it. These answer
 //! the same and work in proportion to the sum, or count what they do as steps of the statement (ENG-1410, SRV-1203).
 
 use memchr::memmem;
-use rusqlite::functions::{Context, FunctionFlags};
+use rusqlite::functions::{Context, FunctionFlags, SqlFnOutput, SubType};
 use rusqlite::types::{Value, ValueRef};
-use rusqlite::{Connection, Error, Result, ToSql};
+use rusqlite::{Connection, Error, Result};
 use rustc_hash::FxHashSet;
 
 use super::bounds::Meter;
@@ -55,18 +55,29 @@ pub(super) fn install(conn: &Connection, meter: &Meter) -> Result<()> {
     }
     put(conn, meter, "glob", 2, |context, meter| {
         matches(context, meter, Kind::Glob)
-    })
+    })?;
+    for name in ["json_patch", "jsonb_patch"] {
+        // SQLite's own, on a connection that has it still.
+        let own = Connection::open_in_memory()?;
+        let sql = format!("SELECT {name}(?1, ?2)");
+        put(conn, meter, name, 2, move |context, meter| {
+            patch(context, meter, &own, &sql)
+        })?;
+    }
+    Ok(())
 }
 
-fn put<T: ToSql>(
+fn put<T: SqlFnOutput>(
     conn: &Connection,
     meter: &Meter,
     name: &str,
     arguments: i32,
     function: impl Fn(&Context<'_>, &Meter) -> Result<T> + Send + 'static,
 ) -> Result<()> {
-    let flags =
-        FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC | FunctionFlags::SQLITE_INNOCUOUS;
+    let flags = FunctionFlags::SQLITE_UTF8
+        | FunctionFlags::SQLITE_DETERMINISTIC
+        | FunctionFlags::SQLITE_INNOCUOUS
+        | FunctionFlags::SQLITE_RESULT_SUBTYPE;
     let meter = meter.clone();
     conn.create_scalar_function(name, arguments, flags, move |context| function(context, &meter))
 }
@@ -252,6 +263,38 @@ fn trim(context: &Context<'_>, meter: &Meter, ends: Ends) -> Result<Value> {
     Ok(as_text(rest.to_vec()))
 }
 
+/// Bytes moved, and keys compared, in what counts as a step.
+const MOVED_A_STEP: usize = 200;
+const COMPARED_A_STEP: usize = 3;
+
+/// What tells SQLite's functions that a text is JSON.
+const JSON: u32 = b'J' as u32;
+
+/// SQLite looks for each key of the patch among all of the target, and moves what stands behind it.
+fn patch(context: &Context<'_>, meter: &Meter, own: &Connection, sql: &str) -> Result<(Value, SubType)> {
+    // The most keys there may be, and the bytes.
+    let weight = |index: usize| match context.get_raw(index) {
+        ValueRef::Text(text) => (text.iter().filter(|byte| **byte == b':').count(), text.len()),
+        ValueRef::Blob(binary) => (binary.len() / 2, binary.len()),
+        _ => (0, 0),
+    };
+    let ((target_keys, target), (keys, patch)) = (weight(0), weight(1));
+    take_bytes(meter, target + patch)?;
+    let compared = keys.saturating_mul(target_keys.saturating_add(keys)) / COMPARED_A_STEP;
+    let moved = keys.saturating_mul(target.saturating_add(patch)) / MOVED_A_STEP;
+    take(meter, compared.saturating_add(moved))?;
+    let arguments: [Value; 2] = [context.get(0)?, context.get(1)?];
+    let patched = own
+        .prepare_cached(sql)?
+        .query_row(arguments, |row| row.get(0))
+        .map_err(|error| match error {
+            Error::SqliteFailure(_, Some(text)) => failure(&text),
+            error => error,
+        })?;
+    let subtype = matches!(patched, Value::Text(_)).then_some(JSON);
+    Ok((patched, subtype))
+}
+
 /// `text LIKE pattern` and `text GLOB pattern`: the pattern is the first argument.
 fn matches(context: &Context<'_>, meter: &Meter, kind: Kind) -> Result<Option<bool>> {
     let escape = match context.len() {
@@ -282,6 +325,8 @@ fn matches(context: &Context<'_>, meter: &Meter, kind: Kind) -> Result<Option<bo
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::error::EngineError;
 
@@ -350,6 +395,7 @@ mod tests {
             ("?1 NOT LIKE ?2 ESCAPE ?3", 3),
             ("?1 LIKE ?2 ESCAPE '\\'", 2),
             ("?1 GLOB ?2", 2),
+            ("json_patch(?1, ?2)", 2),
         ];
         let mut numbers = Numbers(20_261);
         for round in 0..4_000 {
@@ -360,6 +406,32 @@ mod tests {
                     answer(&metered, &sql, &arguments),
                     answer(&own, &sql, &arguments),
                     "{round}: {call} of {arguments:?}"
+                );
+            }
+        }
+        for (target, patch) in [
+            (
+                r#"{"a":1,"b":{"c":[1,2]},"d":1.50}"#,
+                r#"{"b":{"c":null,"e":"é"},"a":null}"#,
+            ),
+            (r#"{"a":1}"#, "[1, {a: 0x1F}]"),
+            ("[1]", r#"{"a":null,"b":1}"#),
+            ("{", "{}"),
+            ("{}", "{"),
+        ] {
+            let arguments = [target, patch].map(|text| Value::Text(text.to_owned()));
+            for call in [
+                "json_patch(?1, ?2)",
+                "json_array(json_patch(?1, ?2), ?1)",
+                "jsonb_patch(?1, ?2)",
+                "json(jsonb_patch(jsonb(?1), jsonb(?2)))",
+                "json_patch(NULL, ?1)",
+            ] {
+                let sql = format!("SELECT {call}, typeof({call})");
+                assert_eq!(
+                    answer(&metered, &sql, &arguments),
+                    answer(&own, &sql, &arguments),
+                    "{call} of {target} and {patch}"
                 );
             }
         }
@@ -386,7 +458,7 @@ mod tests {
         let meter = Meter::install(&metered).unwrap();
         let (hay, needle) = ("a".repeat(LONG), format!("{}b", "a".repeat(LONG / 2)));
         let run = |sql: &str, arguments: &[Value]| {
-            meter.grant(6_000_000);
+            meter.grant(6_000_000, Duration::MAX);
             let nothing = || EngineError::Sqlite(Error::QueryReturnedNoRows);
             let answered = || answer(&metered, sql, arguments).ok_or_else(nothing);
             meter.run(&metered, 1 << 24, answered)
@@ -409,6 +481,12 @@ mod tests {
                 "{operator}: {answered:?}"
             );
         }
+        let keys = |letter: char| {
+            let keys: Vec<String> = (0..20_000).map(|n| format!("\"{letter}{n}\":1")).collect();
+            Value::Text(format!("{{{}}}", keys.join(",")))
+        };
+        let answered = run("SELECT json_patch(?1, ?2), ''", &[keys('a'), keys('b')]);
+        assert!(matches!(answered, Err(EngineError::SqliteExceeded { .. })));
         // Nobody counts between statements.
         let arguments = [Value::Text(hay), Value::Text("a".to_owned())];
         assert!(answer(&metered, "SELECT instr(?1, ?2), ''", &arguments).is_some());

@@ -123,11 +123,12 @@ impl CellReaders {
         let pooled = self.take(&target.path)?;
         let StatementBounds {
             read_steps,
+            read_time,
             answer_bytes,
             value_bytes,
             ..
         } = self.bounds;
-        pooled.meter.grant(read_steps);
+        pooled.meter.grant(read_steps, read_time);
         if let Some(seal) = target.seal {
             seal.check(&pooled.conn, "main")?;
         }

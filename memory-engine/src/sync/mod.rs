@@ -38,3 +38,23 @@ impl Vigil {
         !TIME_PASSES || Instant::now() >= self.ends
     }
 }
+
+/// When something is given up. Never in a schedule, where no time passes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    /// Nothing when it is farther away than clocks go.
+    at: Option<Instant>,
+}
+
+impl Deadline {
+    /// One so far from now.
+    pub(crate) fn after(length: Duration) -> Deadline {
+        Deadline {
+            at: Instant::now().checked_add(length),
+        }
+    }
+
+    pub(crate) fn has_passed(self) -> bool {
+        TIME_PASSES && self.at.is_some_and(|at| Instant::now() >= at)
+    }
+}

@@ -5,6 +5,8 @@ mod labels;
 #[path = "../support/mod.rs"]
 mod support;
 
+use std::time::Duration;
+
 use memory_engine::sqlite_builtin::{
     CellDatabases, CellReaders, Column, QueryTarget, StatementBounds, cell_file,
 };
@@ -425,6 +427,28 @@ fn eng_1500_a_dump_is_a_store_of_its_own() {
     store.commit(vec![set("of:a", value!("on"))]).unwrap();
 }
 
+/// Where each step goes through megabytes, steps say little: time ends what goes on.
+#[test]
+fn srv_1203_statements_end_when_their_time_is_over() {
+    let mut store = Store::bounded(StatementBounds {
+        read_time: Duration::ZERO,
+        write_time: Duration::ZERO,
+        ..StatementBounds::default()
+    });
+    store.commit(vec![sqlite(INSERT, value!(["kept", 1]))]).unwrap();
+    const LONG: &str =
+        "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT 100000) SELECT max(n) FROM c";
+    let failed = store.rows(Scope::Space, LONG).unwrap_err();
+    assert_eq!(failed.to_string(), "the SQLite statement takes too long");
+    let write = format!("UPDATE notes SET n = ({LONG})");
+    let failed = store.commit(vec![sqlite(&write, value!([]))]).unwrap_err();
+    assert_eq!(failed.to_string(), "the SQLite statement takes too long");
+    assert_eq!(
+        store.rows(Scope::Space, "SELECT who FROM notes").unwrap().len(),
+        1
+    );
+}
+
 /// Statements that would never end, or answer more than there is room for, end with the bound they met; the store and the
 /// database go on.
 #[test]
@@ -434,6 +458,7 @@ fn srv_1203_statements_end_at_their_bounds() {
         write_steps: 1_000_000,
         answer_bytes: 100_000,
         value_bytes: 1_000_000,
+        ..StatementBounds::default()
     });
     store.commit(vec![sqlite(INSERT, value!(["kept", 1]))]).unwrap();
     const FOR_EVER: &str = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c)";

@@ -477,11 +477,25 @@ pub const KNOBS: &[Knob] = &[
         "Steps of SQLite's machine one `sqlite.query` may take; some fifty million are a second."
     ),
     knob!(
+        "limits.sqlite_read_time",
+        DURATION,
+        ["MEMORY_SQLITE_READ_TIME"],
+        limits.sqlite_read_time,
+        "Time one `sqlite.query` may take, where each step goes through a long value."
+    ),
+    knob!(
         "limits.sqlite_write_steps",
         COUNT,
         ["MEMORY_SQLITE_WRITE_STEPS"],
         limits.sqlite_write_steps,
         "Steps of SQLite's machine all SQLite operations of one commit may take together; they hold up the space."
+    ),
+    knob!(
+        "limits.sqlite_write_time",
+        DURATION,
+        ["MEMORY_SQLITE_WRITE_TIME"],
+        limits.sqlite_write_time,
+        "Time all SQLite operations of one commit may take together."
     ),
     knob!(
         "limits.sqlite_answer_bytes",
