@@ -1,6 +1,6 @@
 //! Which statements are admitted at all (ENG-1410): one SELECT for reads, one INSERT, UPDATE, DELETE or REPLACE for
 //! writes, on unqualified names, and never a name of the store's own tables. Lexical, so it refuses more than it must:
-//! a column named `head` is refused too. What it cannot see by the text alone, [`super::confinement`] does.
+//! a column named `head` is refused too. What it cannot see by the text alone, `confinement` does.
 
 use super::sql_text::{Token, tokens};
 use crate::error::EngineError;
